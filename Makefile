@@ -1,0 +1,39 @@
+# Every target first sets up .venv in this folder; nothing is installed outside it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-slow lint format setup clean
+
+demo: setup            ## run the main job on the built-in model and sample data
+	$(BIN)/clozify demo
+
+test: setup            ## pass the tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: setup       ## the checks that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: setup            ## form, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup          ## put the code into form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+setup: $(STAMP)
+
+# torch comes first and pinned: asked for by a range, an index may answer with gigabytes of GPU libraries.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "clozify needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,200 @@
+"""A masked LM that answers cloze questions: M(w | z) at the mask, and nothing else computed (section 3.1).
+
+In: a name or folder of any masked language model. Out: a `ClozeModel`, which gathers hidden states where they are
+asked for before the head sees them, and multiplies only the asked words' rows of the vocabulary matrix.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from clozify import hub
+from clozify.encode import Batch
+from clozify.errors import ModelError
+from clozify.tokens import Tokens
+from clozify.verbalize import LabelWords
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+BUILTIN = Path(__file__).parent / "builtin" / "clozify-mini"
+
+
+class _Gathered(nn.Module):
+    """Stands in for the encoder when the head is run by itself: hands on the states that it is given."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        for name, child in encoder.named_children():  # some heads reach into the encoder for its embeddings
+            self.add_module(name, child)
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        return BaseModelOutput(last_hidden_state=inputs_embeds)  # type: ignore[arg-type]
+
+
+class Head(nn.Module):
+    """The model's own head, whatever its modules are called.
+
+    It runs the model's own `forward` with the encoder replaced by states computed before. Every tensor of it that
+    has a row for each word of the vocabulary is cut to the words asked for, so no other word's score is computed.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self._model = copy.copy(model)
+        self._model._modules = dict(model._modules)
+        self._model._modules[model.base_model_prefix] = _Gathered(model.base_model)
+        self.vocabulary = len(cast(Tensor, model.get_input_embeddings().weight))
+
+    def forward(self, states: Tensor, ids: Tensor | None = None) -> Tensor:
+        """(states, hidden) -> (states, ids), or over the whole vocabulary where no ids are named."""
+        rows = {}
+        if ids is not None:
+            rows = {
+                name: tensor[ids]
+                for name, tensor in self._model.named_parameters()
+                if tensor.shape[0] == self.vocabulary
+            }
+        output = torch.func.functional_call(self._model, rows, kwargs={"inputs_embeds": states[None]})
+        scores: Tensor = output.logits[0]
+        return scores
+
+
+class ClozeModel:
+    """A masked language model and its tokenizer, ready for cloze questions."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str = "model") -> None:
+        if model.base_model is model:
+            raise ModelError(f"The model '{name}' does not keep its encoder apart from its head; clozify needs that.")
+        self.name = name
+        self.model = cast(Any, model)
+        self.model.eval()
+        self.tokens = Tokens(tokenizer)
+        self.encoder: nn.Module = model.base_model
+        self.head = Head(model)
+        accepted = inspect.signature(self.encoder.forward).parameters
+        self._typed = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
+        self._check_head()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that the model reads, special ones included."""
+        limit = int(getattr(self.model.config, "max_position_embeddings", None) or 512)
+        for name, module in self.encoder.named_modules():
+            # RoBERTa and MPNet start to count positions behind the padding id
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+                limit = module.num_embeddings - module.padding_idx - 1
+        return min(limit, int(self.tokens.tokenizer.model_max_length))
+
+    def states(self, batch: Batch, rows: Tensor, positions: Tensor) -> Tensor:
+        """The encoder's states at these places of a batch: (places, hidden)."""
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        if self._typed:
+            inputs["token_type_ids"] = batch.token_type_ids
+        hidden = self.encoder(**{name: self._tensor(array) for name, array in inputs.items()})[0]
+        gathered: Tensor = hidden[rows, positions]  # (batch, length, hidden) -> (places, hidden)
+        return gathered
+
+    def states_at_mask(self, batch: Batch) -> Tensor:
+        """The encoder's state at each row's mask: (batch, hidden)."""
+        return self.states(batch, torch.arange(len(batch.rows), device=self.device), self._tensor(batch.mask_at))
+
+    def label_scores(self, states: Tensor, words: LabelWords) -> Tensor:
+        """s(l | x): the mean of the label's words' raw scores, (batch, hidden) -> (batch, labels)."""
+        word_scores = self.head(states, self._tensor(words.ids))  # (batch, words)
+        scores: Tensor = word_scores @ self._tensor(words.mean).to(word_scores.dtype).T
+        return scores
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    @torch.inference_mode()
+    def _check_head(self) -> None:
+        """The head's words alone must score as they do within the whole vocabulary."""
+        size = int(self.model.config.hidden_size)
+        states = torch.linspace(-1, 1, 2 * size, device=self.device, dtype=self.model.dtype).view(2, size)
+        ids = torch.tensor([0, self.tokens.mask_id], device=self.device)
+        try:
+            alone, whole = self.head(states, ids), self.head(states)[:, ids]
+        except (AttributeError, TypeError, RuntimeError) as error:
+            raise ModelError(
+                f"The head of the model '{self.name}' is built in a way unknown to clozify: {error}."
+            ) from error
+        if not torch.allclose(alone, whole, atol=1e-2 if self.model.dtype != torch.float32 else 1e-4, rtol=1e-3):
+            raise ModelError(f"The head of the model '{self.name}' cannot be cut to single words.")
+
+
+def load_model(name: str | Path = "builtin", device: str | None = None, trust_remote_code: bool = False) -> ClozeModel:
+    """A masked language model by folder or hub name; `builtin` is the one that comes with clozify."""
+    from transformers import AutoConfig, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    place = str(BUILTIN if str(name) == "builtin" else name)
+    if Path(place).is_dir() and not (Path(place) / "config.json").is_file():
+        raise ModelError(f"The folder '{place}' holds no model: it has no config.json.")
+    if Path(place).is_file():
+        raise ModelError(f"The model '{place}' is a file; name the folder that holds it, with its config.json.")
+    options = {
+        "trust_remote_code": trust_remote_code,
+        "local_files_only": Path(place).is_dir() or not hub.reachable(),
+    }
+    try:
+        config = AutoConfig.from_pretrained(place, **options)
+        tokenizer = AutoTokenizer.from_pretrained(place, **options)
+        model = _load_weights(place, config, options)
+    except ModelError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(_why_not(place, str(error))) from error
+    target: Any = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return ClozeModel(model.to(target), tokenizer, str(name))
+
+
+def _load_weights(place: str, config: Any, options: dict[str, Any]) -> Any:
+    from transformers import AutoModelForMaskedLM
+
+    # float32 by name: else Transformers takes the dtype of the file, which for the built-in model is float16
+    model, info = AutoModelForMaskedLM.from_pretrained(
+        place, config=config, dtype=torch.float32, output_loading_info=True, **options
+    )
+    missing = sorted(info["missing_keys"])
+    if missing and getattr(config, "legacy", False):  # DeBERTa's newer files name their head otherwise
+        config.legacy = False
+        return _load_weights(place, config, options)
+    if missing:
+        outside = [key for key in missing if not key.startswith(model.base_model_prefix + ".")]
+        what = "a language-model head" if outside else "some of its weights"
+        raise ModelError(
+            f"The model '{place}' lacks {what} ({missing[0]}), so its answers would be random; use a model that was "
+            "trained as a masked language model."
+        )
+    return model
+
+
+def _why_not(place: str, reason: str) -> str:
+    if Path(place).is_dir():
+        return f"The model in '{place}' cannot be used as a masked language model: {' '.join(reason.split())[:300]}"
+    if place.count("/") > 1 or place.startswith((".", "~", "/")):
+        return f"The model folder '{place}' does not exist; name a folder, a model of the hub, or 'builtin'."
+    return (
+        f"The model '{place}' is no folder here and could not be fetched from the hub; check the name and the network, "
+        f"or download it where there is a network (hf download {place} --local-dir FOLDER) and name the folder; "
+        "'builtin' needs no network."
+    )

@@ -1,0 +1,217 @@
+"""The rows: T, D and the test set of the paper (section 4, appendix C).
+
+In: a task and where its data is. Out: `Rows`, which hands out each field's text, the labels and the ids a
+stretch at a time, and the paper's few-shot selection. Nothing is held in memory but the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozify.errors import DataError, did_you_mean, listed
+from clozify.files import open_data
+from clozify.task import Task
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+NO_LABEL = -1
+UNLABELED = {"", "-", "-1"}  # how data sets write that a row has no label
+STRETCH = 16_384  # rows handled at a time
+
+
+class Rows:
+    """Rows of one data set, seen through a task; slices and selections are lazy."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        task: Task,
+        source: str = "the data",
+        column_of: Mapping[str, str] | None = None,
+    ) -> None:
+        self.task = task
+        self.source = source
+        self.column_of = {name: name for name in [*task.fields, task.label]} | dict(column_of or {})
+        self.warnings: list[str] = []
+        self._dataset = dataset.with_format("arrow")
+        self._check_columns()
+
+    def _check_columns(self) -> None:
+        known = [*self.task.fields, self.task.label]
+        columns = self._dataset.column_names
+        problems = [
+            f"There is no field '{name}' to map a column to{did_you_mean(name, known)}; the task has {listed(known)}."
+            for name in self.column_of
+            if name not in known
+        ]
+        for name in self.task.fields:
+            if self.column_of[name] not in columns and name not in self.task.optional:
+                asked = self.column_of[name]
+                what = f"the column '{asked}'" if asked == name else f"the column '{asked}' for the field '{name}'"
+                problems.append(
+                    f"The data '{self.source}' lacks {what}{did_you_mean(asked, columns)}; its columns are "
+                    f"{listed(columns)}."
+                )
+        if problems:
+            raise DataError(problems)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether there is a label column."""
+        return self.column_of[self.task.label] in self._dataset.column_names
+
+    def stretches(self, size: int = STRETCH) -> Iterator[tuple[int, int]]:
+        """The borders of consecutive stretches of rows."""
+        for start in range(0, len(self), size):
+            yield start, min(start + size, len(self))
+
+    def texts(self, field: str, start: int = 0, stop: int | None = None) -> list[str]:
+        """A field's text in each row, cleaned: null is empty, a line break (as the task writes it) is a space."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        stop = len(self) if stop is None else stop
+        column = self._column(self.column_of[field], start, stop)
+        if column is None:
+            return [""] * (stop - start)
+        try:
+            column = pc.fill_null(pc.cast(column, pa.large_string()), "")
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise DataError(
+                f"The column '{self.column_of[field]}' of '{self.source}' holds {column.type}, not text."
+            ) from None
+        for written in self.task.line_breaks:
+            column = pc.replace_substring(column, written, " ")
+        column = pc.replace_substring_regex(column, r"[ \t]*[\r\n]+[ \t]*", " ")
+        texts: list[str] = pc.utf8_trim_whitespace(column).to_pylist()
+        return texts
+
+    def ids(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """Each row's id: the task's id column where the data has it, else the row's number from 0."""
+        stop = len(self) if stop is None else stop
+        column = self._column(self.task.id, start, stop) if self.task.id else None
+        if column is None:
+            column = self._column("__row__", start, stop)
+        return list(range(start, stop)) if column is None else list(column.to_pylist())
+
+    def _column(self, name: str, start: int, stop: int) -> Any:
+        if name not in self._dataset.column_names:
+            return None
+        return self._dataset.select_columns([name])[start:stop].column(name).combine_chunks()
+
+    @cached_property
+    def labels(self) -> NDArray[np.int16]:
+        """Each row's label as its place in `task.labels`, `NO_LABEL` where there is none."""
+        import pyarrow.compute as pc
+
+        if not self.has_labels:
+            raise DataError(
+                f"The data '{self.source}' lacks the label column '{self.column_of[self.task.label]}'; its columns "
+                f"are {listed(self._dataset.column_names)}."
+            )
+        codes, names = np.empty(len(self), dtype=np.int32), dict[str, int]()
+        for start, stop in self.stretches():
+            column = pc.dictionary_encode(self._column(self.column_of[self.task.label], start, stop))
+            found = ["" if name is None else _as_text(name) for name in column.dictionary.to_pylist()]
+            local = np.array(
+                [names.setdefault(name, len(names)) for name in found] + [names.setdefault("", len(names))]
+            )
+            indices = pc.fill_null(column.indices, len(found)).to_numpy(zero_copy_only=False)
+            codes[start:stop] = local[indices]
+        naming = self._naming(list(names))
+        return np.array([naming[name] for name in names], dtype=np.int16)[codes]
+
+    def _naming(self, found: Sequence[str]) -> dict[str, int]:
+        """Which of the task's namings of the labels (its own, or an alias list) the data uses."""
+        own = self.task.labels
+        values = [name for name in found if name not in UNLABELED or name in own]
+        namings = [own, *self.task.aliases]
+        fitting = [names for names in namings if set(values) <= set(names)]
+        if not fitting:
+            unknown = [name for name in values if name not in own]
+            raise DataError(
+                f"The data '{self.source}' has the label {listed(unknown, 5)}, which the task does not know"
+                f"{did_you_mean(unknown[0], own)}; its labels are {listed(own)}."
+            )
+        places = {tuple(names.index(value) for value in values) for names in fitting}
+        if values and len(places) > 1:
+            self.warnings.append(
+                f"The labels {listed(sorted(values), 5)} of '{self.source}' fit {listed(fitting[0], 5)} as well as "
+                f"{listed(fitting[1], 5)}; the first is taken. If that is wrong, change 'aliases' in the task."
+            )
+        chosen = fitting[0]
+        return {name: chosen.index(name) if name in chosen and name in values else NO_LABEL for name in found}
+
+    def select(self, rows: Sequence[int] | NDArray[np.int64]) -> Rows:
+        """These rows alone; their ids stay what they were."""
+        rows = np.asarray(rows, dtype=np.int64)
+        dataset = self._dataset
+        if "__row__" not in dataset.column_names and self.task.id not in dataset.column_names:
+            chosen = dataset.select(rows).add_column("__row__", rows.tolist())
+        else:
+            chosen = dataset.select(rows)
+        picked = Rows(chosen, self.task, self.source, self.column_of)
+        if "labels" in self.__dict__:
+            picked.__dict__["labels"] = self.labels[rows]
+        return picked
+
+    def fingerprints(self) -> NDArray[np.uint64]:
+        """A 64-bit hash of each row's text, to find the same row in another set."""
+        import pandas as pd
+
+        hashes = np.empty(len(self), dtype=np.uint64)
+        for start, stop in self.stretches():
+            columns = {field: self.texts(field, start, stop) for field in self.task.fields}
+            hashes[start:stop] = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
+        return hashes
+
+    def without(self, *others: Rows) -> Rows:
+        """The rows whose text stands in none of the others: D must hold neither T nor the test set."""
+        taken = np.concatenate([other.fingerprints() for other in others]) if others else np.array([], np.uint64)
+        keep = np.flatnonzero(~np.isin(self.fingerprints(), taken))
+        return self if len(keep) == len(self) else self.select(keep)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def read(source: str | Path, task: Task, column_of: Mapping[str, str] | None = None) -> Rows:
+    """The rows of a file, a folder of shards or a hub data set (`NAME@SPLIT`), for this task."""
+    asked = dict(column_of or {})
+    needed = [asked.get(field, field) for field in task.fields if field not in task.optional]
+    return Rows(open_data(source, task.columns, needed), task, str(source), asked)
+
+
+def few_shot(rows: Rows, examples: int, seed: int | None = None) -> Rows:
+    """The training set T of the paper: the first `examples / |L|` rows of each label, in the order of the file.
+
+    A remainder goes one each to the first labels: 10 rows over four labels are 3, 3, 2 and 2. With a `seed` the
+    rows are drawn at random instead.
+    """
+    labels = rows.task.labels
+    share, rest = divmod(examples, len(labels))
+    order = np.arange(len(rows)) if seed is None else np.random.default_rng(seed).permutation(len(rows))
+    chosen = []
+    for number, name in enumerate(labels):
+        wanted = share + (number < rest)
+        found = order[rows.labels[order] == number][:wanted]
+        if len(found) < wanted:
+            raise DataError(
+                f"The data '{rows.source}' has {len(found)} rows with the label '{name}', but {examples} examples "
+                f"over {len(labels)} labels need {wanted}; ask for fewer or add rows."
+            )
+        chosen.append(found)
+    return rows.select(np.sort(np.concatenate(chosen)))

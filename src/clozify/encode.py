@@ -1,0 +1,189 @@
+"""Rows x pattern -> token ids: P(x) of the paper (section 3), spliced in token space (appendix C for truncation).
+
+In: each field's ids, tokenised once for all patterns. Out: padded batches of rows of like length. Truncation takes
+from the fields, longest first, before the pattern is applied, and never touches the pattern's own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozify.errors import TaskError
+from clozify.pattern import FILTERS, Mask, Pattern, Slot
+from clozify.tokens import START, Ragged, Tokens
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field as some pattern reads it: filtered, and tokenised as behind this context."""
+
+    slot: Slot
+    context: str = START
+
+    def tokenize(self, tokens: Tokens, texts: list[str]) -> Ragged:
+        """The ids of this field's texts."""
+        if self.slot.filter:
+            texts = [FILTERS[self.slot.filter](text) for text in texts]
+        return tokens.fields(texts, self.context)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a pattern: its own ids, or a place for a column's."""
+
+    ids: tuple[int, ...]
+    types: tuple[int, ...]
+    column: int | None = None  # index into `Template.columns`
+
+
+@dataclass(frozen=True)
+class Template:
+    """A pattern in token space for one tokenizer."""
+
+    pattern: Pattern
+    pieces: tuple[Piece, ...]
+    columns: tuple[Column, ...]
+    own: int  # tokens that are not a field's: words, mask, specials
+    left_of_mask: str  # what a word in the mask's place is written behind
+    mask_starts_segment: bool
+    mask_id: int
+    pad_id: int
+
+
+def compile_pattern(pattern: Pattern, tokens: Tokens) -> Template:
+    """Tokenise a pattern's own words once, each where it stands."""
+    layout = tokens.layout(len(pattern.segments))
+    pieces = [Piece(layout.specials[0], layout.special_types[0])]
+    columns: list[Column] = []
+    left_of_mask, starts_segment = "", True
+    for number, segment in enumerate(pattern.segments):
+        kind = layout.segment_types[number]
+        left, at_start = "", True  # the literal since the last slot or mask; whether none came before it
+        for part in segment:
+            if isinstance(part, str):
+                text = part.rstrip()
+                ids = [] if not text else tokens.ids(text) if at_start else tokens.behind_slot("", text)
+                pieces.append(Piece(tuple(ids), (kind,) * len(ids)))
+                left = part
+                continue
+            if isinstance(part, Mask):
+                pieces.append(Piece((tokens.mask_id,), (kind,)))
+                left_of_mask, starts_segment = left, at_start
+            else:
+                context = tokens.shared_context(left if at_start or left else "x")
+                pieces.append(Piece((), (kind,), len(columns)))
+                columns.append(Column(part, context))
+            left, at_start = "", False
+        pieces.append(Piece(layout.specials[number + 1], layout.special_types[number + 1]))
+    own = sum(len(piece.ids) for piece in pieces)
+    return Template(
+        pattern,
+        tuple(pieces),
+        tuple(columns),
+        own,
+        left_of_mask,
+        starts_segment,
+        tokens.mask_id,
+        tokens.pad_id,
+    )
+
+
+def longest_first(lengths: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
+    """How many tokens each field keeps so that a row's sum fits the budget: (rows, fields) -> (rows, fields).
+
+    The same as taking one token at a time from the longest field (from the later one of equals), by arithmetic:
+    short fields stay whole, the others share what is left.
+    """
+    keep = lengths.copy()
+    over = np.flatnonzero(lengths.sum(axis=1) > budget)
+    if not len(over) or not lengths.shape[1]:
+        return keep
+    order = np.argsort(lengths[over], axis=1, kind="stable")  # (over, fields), shortest first
+    left = np.full(len(over), budget, dtype=np.int64)
+    level = np.full(len(over), -1, dtype=np.int64)  # the length that the cut fields keep, once known
+    fields = lengths.shape[1]
+    cut = np.zeros((len(over), fields), dtype=bool)
+    rows = np.arange(len(over))
+    for place in range(fields):
+        field = order[:, place]
+        length = lengths[over, field]
+        share = left // (fields - place)
+        starts_cut = (level < 0) & (length > share)
+        level[starts_cut] = share[starts_cut]
+        cut[rows, field] = level >= 0
+        left -= np.where(level < 0, length, 0)
+    kept = np.where(cut, level[:, None], lengths[over])
+    spare = left - np.where(cut, level[:, None], 0).sum(axis=1)  # one each to the first cut fields
+    kept += cut & (np.cumsum(cut, axis=1) <= spare[:, None])
+    keep[over] = kept
+    return keep
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded rows for the model; `rows` says which rows of the encoded set they are."""
+
+    rows: NDArray[np.int64]  # (batch,)
+    input_ids: NDArray[np.int64]  # (batch, length)
+    attention_mask: NDArray[np.int64]  # (batch, length)
+    token_type_ids: NDArray[np.int64]  # (batch, length)
+    mask_at: NDArray[np.int64]  # (batch,)
+
+
+class Encoded:
+    """Rows spliced into one pattern: lengths are known, ids are laid out a batch at a time."""
+
+    def __init__(self, template: Template, columns: Mapping[Column, Ragged], max_length: int) -> None:
+        if template.own >= max_length:
+            raise TaskError(
+                f"The pattern '{template.pattern}' takes {template.own} tokens by itself, which leaves no room for "
+                f"text within {max_length}; shorten the pattern or allow longer rows."
+            )
+        self.template = template
+        self._ragged = [columns[column] for column in template.columns]
+        full = np.stack([ragged.lengths for ragged in self._ragged], axis=1)  # (rows, slots)
+        self.keep = longest_first(full, max_length - template.own)
+        self.truncated = self.keep.sum(axis=1) < full.sum(axis=1)  # (rows,)
+        self.lengths: NDArray[np.int64] = template.own + self.keep.sum(axis=1)  # (rows,)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def batch(self, rows: NDArray[np.int64]) -> Batch:
+        """These rows, padded to the longest of them."""
+        count, width = len(rows), int(self.lengths[rows].max())
+        input_ids = np.full((count, width), self.template.pad_id, dtype=np.int64)
+        types = np.zeros((count, width), dtype=np.int64)
+        mask_at = np.zeros(count, dtype=np.int64)
+        at = np.zeros(count, dtype=np.int64)  # where each row's next token goes
+        row = np.arange(count)
+        for piece in self.template.pieces:
+            if piece.column is None:
+                for token, kind in zip(piece.ids, piece.types, strict=True):
+                    input_ids[row, at], types[row, at] = token, kind
+                    if token == self.template.mask_id:
+                        mask_at = at.copy()
+                    at += 1
+                continue
+            ragged, kept = self._ragged[piece.column], self.keep[rows, piece.column]
+            into = np.repeat(row, kept)
+            step = np.arange(len(into)) - np.repeat(np.cumsum(kept) - kept, kept)  # 0, 1, 2, ... in each row
+            place = np.repeat(at, kept) + step
+            input_ids[into, place] = ragged.ids[np.repeat(ragged.starts[rows], kept) + step]
+            types[into, place] = piece.types[0]
+            at += kept
+        attention = (np.arange(width) < at[:, None]).astype(np.int64)
+        return Batch(rows, input_ids, attention, types, mask_at)
+
+    def batches(self, token_budget: int) -> Iterator[Batch]:
+        """All rows, those of like length together, at most `token_budget` tokens (padding included) a batch."""
+        order = np.argsort(-self.lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            count = max(1, token_budget // int(self.lengths[order[start]]))
+            yield self.batch(order[start : start + count])
+            start += count

@@ -1,0 +1,46 @@
+"""The few exceptions that a person may see.
+
+Each one says in a sentence what is wrong, where, and what to write instead. The command line prints the
+sentences and exits with status 2; a program catches `ClozifyError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class ClozifyError(Exception):
+    """Something that the user can mend; `problems` holds one sentence for each thing found."""
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems: list[str] = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class TaskError(ClozifyError):
+    """A task that cannot be used: the file, a pattern, a label or a word."""
+
+
+class DataError(ClozifyError):
+    """Rows that cannot be read, or that lack what the task asks for."""
+
+
+class ModelError(ClozifyError):
+    """A model that cannot be loaded, or that does not answer cloze questions."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`" (did you mean 'x'?)"` for the closest known name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def listed(names: Iterable[object], most: int = 12) -> str:
+    """`'a', 'b' and 'c'`, cut short after `most` names."""
+    quoted = [f"'{name}'" for name in names]
+    if not quoted:
+        return "none"
+    if len(quoted) > most:
+        return ", ".join(quoted[:most]) + f" and {len(quoted) - most} more"
+    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " and " + quoted[-1]

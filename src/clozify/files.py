@@ -1,0 +1,178 @@
+"""Opening data: a file, a folder of shards or a hub data set becomes one Arrow table on disk.
+
+In: where the data is. Out: a memory-mapped `datasets.Dataset` with every text column as text, so that a file
+larger than memory works. What goes wrong is said in one sentence: the file, the place in it, what to do.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clozify import hub
+from clozify.errors import DataError, did_you_mean, listed
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+SAMPLE = Path(__file__).parent / "builtin" / "debian"
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+}
+
+
+def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: Sequence[str] = ()) -> Dataset:
+    """The rows of a file (CSV, TSV, JSONL, Parquet, gzipped or not), a folder of shards, or `NAME@SPLIT` of the hub.
+
+    `columns` names the columns of CSV and TSV files that have no header; a file whose first line holds all
+    `fields` has one.
+    """
+    path = _builtin(str(source)) if str(source).startswith("builtin:") else Path(source)
+    if path.is_file() or path.is_dir():
+        dataset = _open_local(path, columns, fields)
+    elif _is_hub_name(str(source)):
+        dataset = _open_hub(str(source))
+    else:
+        near = [str(p) for p in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise DataError(
+            f"The data file '{source}' does not exist{did_you_mean(str(path), near)}; "
+            "name a file, a folder of shards, or a hub data set as NAME@SPLIT."
+        )
+    if len(dataset) == 0:
+        raise DataError(f"The data '{source}' has no rows.")
+    return dataset
+
+
+def _builtin(source: str) -> Path:
+    """A part of the sample data that comes with clozify: `builtin:labeled`, `builtin:unlabeled`, `builtin:test`."""
+    parts = {path.name.split(".")[0]: path for path in SAMPLE.glob("*.csv.gz")}
+    name = source.removeprefix("builtin:")
+    if name not in parts:
+        raise DataError(f"There is no sample data '{source}'; there is {listed(f'builtin:{part}' for part in parts)}.")
+    return parts[name]
+
+
+def _open_local(path: Path, columns: Sequence[str] | None, fields: Sequence[str]) -> Dataset:
+    files = _shards(path)
+    kinds = {_suffix(file) for file in files}
+    if len(kinds) > 1:
+        raise DataError(f"The folder '{path}' mixes {listed(sorted(kinds))} files; keep one kind in a folder.")
+    kind = kinds.pop()
+    for file in files:
+        if file.stat().st_size == 0:
+            raise DataError(f"The data file '{file}' is empty.")
+        if FORMATS[kind] != "parquet":
+            _check_utf8(file)
+    options = _csv_options(files[0], kind, columns, fields) if FORMATS[kind] == "csv" else {}
+    return _load(str(path), FORMATS[kind], data_files=[str(file) for file in files], split="train", **options)
+
+
+def _shards(path: Path) -> list[Path]:
+    supported = listed(FORMATS)
+    if path.is_file():
+        if _suffix(path) not in FORMATS:
+            raise DataError(f"The data file '{path}' is of no known kind; use {supported}, gzipped or not.")
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.is_file() and _suffix(file) in FORMATS)
+    if not files:
+        raise DataError(f"The folder '{path}' holds no data files; put {supported} files into it.")
+    return files
+
+
+def _suffix(path: Path) -> str:
+    name = path.name.lower().removesuffix(".gz")
+    return Path(name).suffix
+
+
+def _check_utf8(path: Path) -> None:
+    """Decode the whole file once: a stray byte is named with its line instead of surfacing as a parser's error."""
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    line = 1
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    try:
+        with opener(path, "rb") as file:
+            while block := file.read(1 << 20):
+                try:
+                    decode(block)
+                except UnicodeDecodeError as error:
+                    line += block.count(b"\n", 0, error.start)
+                    raise DataError(
+                        f"The data file '{path}' is not UTF-8 text: line {line} holds the byte "
+                        f"0x{error.object[error.start]:02x}; save the file as UTF-8."
+                    ) from None
+                line += block.count(b"\n")
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"The data file '{path}' is not a whole gzip file ({error}); compress it again.") from None
+
+
+def _csv_options(path: Path, kind: str, columns: Sequence[str] | None, fields: Sequence[str]) -> dict[str, Any]:
+    import pandas as pd
+    from datasets import Features, Value
+
+    # A TSV file has no quoting: a lone quotation mark would otherwise swallow the lines up to the next one.
+    options: dict[str, Any] = {"keep_default_na": False}
+    options |= {"sep": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {}
+    try:
+        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **options).iloc[0].tolist()
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"The data file '{path}' cannot be read as {kind[1:].upper()}: {error}.") from None
+    if columns is not None and not set(fields) <= set(first):
+        if len(first) != len(columns):
+            raise DataError(
+                f"The data file '{path}' has {len(first)} columns; without a header it should have the "
+                f"{len(columns)} that the task names, {listed(columns)}, or else a header with {listed(fields)}."
+            )
+        options |= {"header": None, "column_names": list(columns)}
+        first = list(columns)
+    if len(set(first)) != len(first):
+        twice = sorted({name for name in first if first.count(name) > 1})
+        raise DataError(f"The data file '{path}' has the column {listed(twice)} twice; rename one.")
+    return options | {"features": Features({name: Value("string") for name in first})}
+
+
+def _is_hub_name(source: str) -> bool:
+    return _suffix(Path(source.partition("@")[0])) not in FORMATS and source.count("/") <= 1 and "\\" not in source
+
+
+def _open_hub(source: str) -> Dataset:
+    name, _, split = source.partition("@")
+    name, _, config = name.partition(":")
+    if not split:
+        raise DataError(
+            f"'{source}' is no file here; for a data set of the hub name its split too, as in '{source}@test'."
+        )
+    if not hub.reachable():
+        import datasets
+
+        datasets.config.HF_HUB_OFFLINE = True  # use what was fetched before, and do not try for a minute first
+    return _load(source, name, *([config] if config else []), split=split)
+
+
+def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    try:
+        return datasets.load_dataset(*args, **kwargs)
+    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"The data set '{source}' could not be fetched from the hub ({reason}); check its name and the "
+            "network, or give a local file."
+        ) from None
+    except Exception as error:  # whatever a reader raises, a person sees where and why
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        raise DataError(f"The data '{source}' cannot be read: {reason}.") from error

@@ -1,0 +1,28 @@
+"""Whether the Hugging Face hub can be reached, asked once and briefly.
+
+Without this the hub's client tries again and again for most of a minute before it says that there is no network.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from functools import cache
+
+PATIENCE = 5.0  # seconds
+
+
+@cache
+def reachable() -> bool:
+    """Whether the hub answers at all; False where HF_HUB_OFFLINE says not to ask."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=PATIENCE)
+    except urllib.error.HTTPError:
+        return True  # it answered, if with a complaint
+    except OSError:
+        return False
+    return True

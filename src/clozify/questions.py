@@ -1,0 +1,122 @@
+"""A task as cloze questions for one model: every pattern in its tokens, every verbalizer in its ids.
+
+In: a task and a `ClozeModel`. Out: a `Question` for each pattern, with its pairs; or every problem at once, each
+with words that would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from clozify.cloze import ClozeModel
+from clozify.data import Rows
+from clozify.encode import Column, Encoded, Template, compile_pattern
+from clozify.errors import TaskError, listed
+from clozify.pattern import Pattern
+from clozify.task import Task
+from clozify.tokens import Ragged
+from clozify.verbalize import LabelWords, verbalize, word_ids
+
+FEW = 8  # rows that words are suggested from
+LIKELY = 400  # how many of the model's own answers are looked at for near words
+
+
+@dataclass(frozen=True)
+class Question:
+    """One pattern, and the pairs of the task that use it (by their place in `task.pairs`)."""
+
+    template: Template
+    pairs: tuple[int, ...]
+    words: tuple[LabelWords, ...]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """A task's questions for one model, in the order of its patterns, with what is worth a warning."""
+
+    asked: list[Question]
+    warnings: list[str]
+
+    @property
+    def columns(self) -> list[Column]:
+        """Every field that some pattern reads, once for each way it is tokenised."""
+        return list(dict.fromkeys(column for question in self.asked for column in question.template.columns))
+
+    def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[Column, Ragged]:
+        """A stretch of rows, each field tokenised once for all patterns."""
+        columns = self.columns
+        texts = {field: rows.texts(field, start, stop) for field in {column.slot.field for column in columns}}
+        return {column: column.tokenize(model.tokens, texts[column.slot.field]) for column in columns}
+
+
+def ask(model: ClozeModel, task: Task, rows: Rows | None = None) -> Questions:
+    """The task in the model's tokens; raises `TaskError` with every word that cannot be used."""
+    asked, problems, warnings = [], list[str](), list[str]()
+    for text in task.patterns:
+        template = compile_pattern(Pattern(text), model.tokens)
+        words, places = [], []
+        for place, pair in enumerate(task.pairs):
+            if pair.pattern.text != text:
+                continue
+            found, split, errors, remarks = verbalize(model.tokens, template, pair.verbalizer)
+            where = f"In the pattern '{text}' "
+            for word in split:
+                near = near_words(model, template, word.word, rows, taken=pair.verbalizer.words.values())
+                problems.append(f"{where}{word}; words like it that are: {listed(near)}.")
+            problems += [f"{where}{error}." for error in errors]
+            warnings += [f"{where}{remark}." for remark in remarks]
+            words.append(found)
+            places.append(place)
+        asked.append(Question(template, tuple(places), tuple(words)))
+    if problems:
+        raise TaskError(problems)
+    return Questions(asked, warnings)
+
+
+@torch.inference_mode()
+def answers(model: ClozeModel, template: Template, rows: Rows | None = None, count: int = FEW) -> torch.Tensor:
+    """The model's log-probability of every word at the mask, the mean over a few rows: (vocabulary,)."""
+    stop = min(count, len(rows)) if rows is not None else 1
+    ragged = {
+        column: column.tokenize(model.tokens, rows.texts(column.slot.field, 0, stop) if rows is not None else [""])
+        for column in set(template.columns)
+    }
+    batch = Encoded(template, ragged, model.longest).batch(np.arange(stop))
+    scores = model.head(model.states_at_mask(batch))  # (rows, vocabulary)
+    return torch.log_softmax(scores, dim=-1).mean(dim=0)
+
+
+def top_words(model: ClozeModel, template: Template, rows: Rows | None = None, count: int = 5) -> list[str]:
+    """The whole words that the model itself would put in the mask's place, likeliest first."""
+    found: list[str] = []
+    for token in answers(model, template, rows).topk(LIKELY).indices.tolist():
+        word = model.tokens.text([token])
+        if word.isalpha() and word not in found and word_ids(model.tokens, template, word) == [token]:
+            found.append(word)
+            if len(found) == count:
+                break
+    return found
+
+
+def near_words(
+    model: ClozeModel,
+    template: Template,
+    word: str,
+    rows: Rows | None,
+    taken: Iterable[Iterable[str]] = (),
+    count: int = 3,
+) -> list[str]:
+    """One-token words that the model expects at the mask, those nearest to the pieces of `word` first."""
+    used = {other.lower() for words in taken for other in words}
+    vectors = model.model.get_input_embeddings().weight.detach()
+    pieces = vectors[torch.tensor(word_ids(model.tokens, template, word), device=vectors.device)].mean(dim=0)
+    likely = [w for w in top_words(model, template, rows, LIKELY) if len(w) > 2 and w.lower() not in used]
+    if not likely:
+        return []
+    ids = torch.tensor([word_ids(model.tokens, template, w)[0] for w in likely], device=vectors.device)
+    nearness = torch.cosine_similarity(vectors[ids], pieces[None], dim=-1)
+    return [likely[place] for place in nearness.topk(min(count, len(likely))).indices.tolist()]

@@ -1,0 +1,138 @@
+"""Tables for the terminal: what the commands print for people (programs take `--json`)."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+
+def percent(share: float) -> str:
+    """`53.1` for 0.5312: percent as the paper prints them."""
+    return f"{100 * share:.1f}"
+
+
+def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
+    """The shipped tasks, a line each."""
+    table = Table("task", "fields", "labels", "pairs", "question", box=None, pad_edge=False)
+    for task in tasks:
+        table.add_row(
+            task["name"],
+            ", ".join(task["fields"]),
+            str(len(task["labels"])),
+            str(task["pairs"]),
+            Text(task["description"]),
+        )
+    console.print(table)
+
+
+def show_check(console: Console, found: dict[str, Any]) -> None:
+    """A task in words, each pattern as the model reads it, each label's token, and the problems."""
+    labels = ", ".join(found["labels"])
+    console.print(Text.assemble(("Task ", "bold"), (found["task"], "bold cyan"), f": {found['description']}"))
+    console.print(
+        Text(
+            f"A row has {', '.join(found['fields'])}; it gets one of {len(found['labels'])} labels: {labels}. "
+            f"Judged by {found['metric']}. Model: {found['model']}."
+        )
+    )
+    if found["rows"] is not None:
+        counts = found["rows_per_label"]
+        spread = "" if not counts else ": " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        console.print(Text(f"Data: {found['data']}, {found['rows']:,} rows{spread}."))
+    same = all(pattern["pairs"] == found["patterns"][0]["pairs"] for pattern in _unnamed(found["patterns"]))
+    if same:
+        _show_words(console, found["patterns"][0], "words")
+    for number, pattern in enumerate(found["patterns"], start=1):
+        console.print()
+        console.print(Text.assemble((f"Pattern {number}  ", "bold"), (pattern["pattern"], "cyan")))
+        if not same:
+            _show_words(console, pattern, "words here")
+        for row, label in zip_longest(pattern["rows"], found["first_labels"]):
+            _line(console, "the model reads", _shortened(row["read_as"]))
+            for pair, answer in zip(pattern["pairs"], row["answers"], strict=True):
+                first = sorted(answer.items(), key=lambda item: -item[1])[:3]
+                shares = ", ".join(f"{name} {percent(share)}%" for name, share in first)
+                truth = f" (labelled {label})" if label else ""
+                _line(console, f"it answers{_verbalizer(pair)}", shares + truth)
+        _line(console, "by itself it would say", ", ".join(pattern["own_answers"]))
+    console.print()
+    show_remarks(console, found["warnings"])
+    if found["problems"]:
+        for problem in found["problems"]:
+            console.print(Text.assemble(("problem: ", "bold red"), problem))
+    else:
+        console.print(Text("No problems found.", style="green"))
+
+
+def _unnamed(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Patterns with their pairs' names taken away, which differ where the words do not."""
+    for pattern in patterns:
+        pattern["pairs"] = [{**pair, "pair": ""} for pair in pattern["pairs"]]
+    return patterns
+
+
+def _line(console: Console, what: str, text: str) -> None:
+    console.print(Padding(Text.assemble((f"{what}  ", "dim"), text), (0, 0, 0, 2), expand=False))
+
+
+def _verbalizer(pair: dict[str, Any]) -> str:
+    return f" ({pair['verbalizer']})" if pair["verbalizer"] else ""
+
+
+def _show_words(console: Console, pattern: dict[str, Any], what: str) -> None:
+    for pair in pattern["pairs"]:
+        words = (
+            f"{label} = " + " | ".join(f"{token['token']} ({token['id']})" for token in tokens)
+            for label, tokens in pair["words"].items()
+        )
+        _line(console, what + _verbalizer(pair), ", ".join(words))
+
+
+def _shortened(text: str, most: int = 400) -> str:
+    """A long row's two ends, so that the mask is seen wherever it stands."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
+def show_remarks(console: Console, remarks: list[str]) -> None:
+    """Warnings, a line each."""
+    for remark in remarks:
+        console.print(Text.assemble(("note: ", "yellow"), remark))
+
+
+def show_zero_shot(console: Console, report: dict[str, Any], examples: list[tuple[str, str, str, float]]) -> None:
+    """Each pair's accuracy, their mean and best, the ensemble's; or the predictions where there are no labels."""
+    if "accuracy" in report:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("pattern")
+        table.add_column("accuracy", justify="right")
+        table.add_column("macro-F1", justify="right")
+        scores = report["accuracy"], report["macro_f1"]
+        for pair, *values in zip(report["pairs"], *(score["patterns"] for score in scores), strict=True):
+            name = pair["pattern"] + (f"  ({pair['verbalizer']})" if pair["verbalizer"] else "")
+            table.add_row(Text(name), *map(percent, values))
+        table.add_section()
+        for key, name in (
+            ("mean", "mean of the patterns"),
+            ("best", "best pattern"),
+            ("ensemble", "ensemble"),
+        ):
+            table.add_row(Text(name, style="bold"), *(percent(score[key]) for score in scores))
+        console.print(table)
+    else:
+        table = Table("id", "text", "prediction", "probability", box=None, pad_edge=False)
+        for row, text, label, share in examples:
+            table.add_row(escape(row), Text(text), escape(label), percent(share))
+        console.print(table)
+        if report["rows"] > len(examples):
+            console.print(Text(f"... the first {len(examples)} of {report['rows']:,} rows", style="dim"))
+    counts = ", ".join(f"{label} {count:,}" for label, count in report["predicted"].items())
+    console.print(Text(f"Predicted by the ensemble: {counts}."))
+    show_remarks(console, report["warnings"])
+    if report["output"]:
+        console.print(Text(f"Predictions are in {report['output']}."))

@@ -1,0 +1,83 @@
+"""Scoring rows: s_p(l | x) for every row and pair (section 3.1; step 2 of section 3.3).
+
+In: a model, a task's questions and rows. Out: raw scores, (pairs, rows, labels), a stretch of rows at a time, so
+that memory does not grow with their number. Each field is tokenised once; the encoder runs once a pattern.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clozify.cloze import ClozeModel
+from clozify.data import STRETCH, Rows
+from clozify.encode import Column, Encoded
+from clozify.questions import Questions
+from clozify.tokens import Ragged
+
+MAX_LENGTH = 256  # the paper's max_seq_length
+TOKENS_A_BATCH = {"cpu": 2_048, "cuda": 65_536}
+
+
+@dataclass
+class Seen:
+    """What was met on the way and is worth telling."""
+
+    rows: int = 0
+    truncated: int = 0  # rows that some pattern had to shorten
+    empty: Counter[str] = field(default_factory=Counter)  # field -> rows without text in it
+
+    def note(self, columns: Mapping[Column, Ragged], encoded: Sequence[Encoded]) -> None:
+        """Count what a stretch of rows holds."""
+        self.rows += len(encoded[0])
+        self.truncated += int(np.any([rows.truncated for rows in encoded], axis=0).sum())
+        by_field = {column.slot.field: ragged for column, ragged in columns.items()}
+        for name, ragged in by_field.items():
+            self.empty[name] += int((ragged.lengths == 0).sum())
+
+    def remarks(self, max_length: int) -> list[str]:
+        """One sentence for each thing met."""
+        found = [
+            f"The field '{field}' is empty in {count:,} of {self.rows:,} rows; they were scored as empty text."
+            for field, count in self.empty.items()
+            if count
+        ]
+        if self.truncated:
+            found.append(
+                f"{self.truncated:,} of {self.rows:,} rows are longer than {max_length} tokens and were shortened."
+            )
+        return found
+
+
+@torch.inference_mode()
+def annotate(
+    model: ClozeModel,
+    questions: Questions,
+    rows: Rows,
+    max_length: int = MAX_LENGTH,
+    seen: Seen | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+    token_budget: int | None = None,
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield `(start, scores)` for consecutive stretches of rows; scores are (pairs, rows, labels)."""
+    max_length = min(max_length, model.longest)
+    budget = token_budget or TOKENS_A_BATCH.get(model.device.type, TOKENS_A_BATCH["cpu"])
+    pairs, labels = len(rows.task.pairs), len(rows.task.labels)
+    for start, stop in rows.stretches(STRETCH):
+        columns = questions.tokenize(model, rows, start, stop)
+        scores = np.empty((pairs, stop - start, labels), dtype=np.float32)
+        encoded = [Encoded(question.template, columns, max_length) for question in questions.asked]
+        for question, spliced in zip(questions.asked, encoded, strict=True):
+            for batch in spliced.batches(budget):
+                states = model.states_at_mask(batch)  # (batch, hidden)
+                for pair, words in zip(question.pairs, question.words, strict=True):
+                    scores[pair, batch.rows] = model.label_scores(states, words).float().cpu().numpy()
+                advance(len(batch.rows))
+        if seen is not None:
+            seen.note(columns, encoded)
+        yield start, scores

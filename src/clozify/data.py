@@ -6,6 +6,7 @@ stretch at a time, and the paper's few-shot selection. Nothing is held in memory
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -107,7 +108,10 @@ class Rows:
     def _column(self, name: str, start: int, stop: int) -> Any:
         if name not in self._dataset.column_names:
             return None
-        return self._dataset.select_columns([name])[start:stop].column(name).combine_chunks()
+        column = self._dataset.select_columns([name])[start:stop].column(name).combine_chunks()
+        if type(self._dataset.features[name]).__name__ == "Json":  # text and numbers mixed, each still as JSON
+            return _plain(column)
+        return column
 
     @cached_property
     def labels(self) -> NDArray[np.int16]:
@@ -180,6 +184,13 @@ class Rows:
         taken = np.concatenate([other.fingerprints() for other in others]) if others else np.array([], np.uint64)
         keep = np.flatnonzero(~np.isin(self.fingerprints(), taken))
         return self if len(keep) == len(self) else self.select(keep)
+
+
+def _plain(column: Any) -> Any:
+    import pyarrow as pa
+
+    values = [None if text is None else json.loads(text) for text in column.to_pylist()]
+    return pa.array([None if value is None else _as_text(value) for value in values], pa.string())
 
 
 def _as_text(value: object) -> str:

@@ -122,9 +122,10 @@ def _csv_options(path: Path, kind: str, columns: Sequence[str] | None, fields: S
     options: dict[str, Any] = {"keep_default_na": False}
     options |= {"sep": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {}
     try:
-        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **options).iloc[0].tolist()
+        # two lines, since pandas would take the surplus of a first row longer than the header for an index
+        first = pd.read_csv(path, header=None, nrows=2, dtype=str, **options).iloc[0].tolist()
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"The data file '{path}' cannot be read as {kind[1:].upper()}: {error}.") from None
+        raise DataError(f"The data file '{path}' cannot be read as {kind[1:].upper()}: {str(error).strip()}.") from None
     if columns is not None and not set(fields) <= set(first):
         if len(first) != len(columns):
             raise DataError(
@@ -174,5 +175,7 @@ def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
+        if "corresponds to no data" in str(cause):
+            raise DataError(f"The data '{source}' has no rows.") from None
         reason = " ".join(str(cause).split()) or type(cause).__name__
-        raise DataError(f"The data '{source}' cannot be read: {reason}.") from error
+        raise DataError(f"The data '{source}' cannot be read: {reason.rstrip('.')}.") from error

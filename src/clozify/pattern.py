@@ -132,8 +132,13 @@ def _slot(text: str, name: str, spec: str, conversion: str | None) -> Slot | Mas
 
 
 def _trim(segment: list[Part]) -> Segment:
-    """Without white space at the segment's ends and without empty literals."""
-    parts = list(segment)
+    """With neighbouring literals joined, without white space at the ends and without empty literals."""
+    parts: list[Part] = []
+    for part in segment:  # an escaped brace ends a literal early; what is written together stays together
+        if isinstance(part, str) and parts and isinstance(parts[-1], str):
+            parts[-1] += part
+        else:
+            parts.append(part)
     if parts and isinstance(parts[0], str):
         parts[0] = parts[0].lstrip()
     if parts and isinstance(parts[-1], str):

@@ -55,7 +55,8 @@ class Questions:
 
 def ask(model: ClozeModel, task: Task, rows: Rows | None = None) -> Questions:
     """The task in the model's tokens; raises `TaskError` with every word that cannot be used."""
-    asked, problems, warnings = [], list[str](), list[str]()
+    asked = []
+    problems, warnings = dict[str, list[str]](), dict[str, list[str]]()  # what -> the patterns it is found in
     for text in task.patterns:
         template = compile_pattern(Pattern(text), model.tokens)
         words, places = [], []
@@ -63,18 +64,30 @@ def ask(model: ClozeModel, task: Task, rows: Rows | None = None) -> Questions:
             if pair.pattern.text != text:
                 continue
             found, split, errors, remarks = verbalize(model.tokens, template, pair.verbalizer)
-            where = f"In the pattern '{text}' "
             for word in split:
-                near = near_words(model, template, word.word, rows, taken=pair.verbalizer.words.values())
-                problems.append(f"{where}{word}; words like it that are: {listed(near)}.")
-            problems += [f"{where}{error}." for error in errors]
-            warnings += [f"{where}{remark}." for remark in remarks]
+                if str(word) not in problems:
+                    near = near_words(model, template, word.word, rows, taken=pair.verbalizer.words.values())
+                    problems[str(word)] = [f"; near words that are one token: {listed(near)}"]
+                problems[str(word)].append(text)
+            for error in errors:
+                problems.setdefault(error, [""]).append(text)
+            for remark in remarks:
+                warnings.setdefault(remark, [""]).append(text)
             words.append(found)
             places.append(place)
         asked.append(Question(template, tuple(places), tuple(words)))
     if problems:
-        raise TaskError(problems)
-    return Questions(asked, warnings)
+        raise TaskError(_sentences(problems))
+    return Questions(asked, _sentences(warnings))
+
+
+def _sentences(found: dict[str, list[str]]) -> list[str]:
+    """One sentence for each thing found, however many patterns it is found in."""
+    sentences = []
+    for what, (advice, first, *more) in found.items():
+        others = f" and {len(more)} more" if more else ""
+        sentences.append(f"In the pattern '{first}'{others}, {what}{advice}.")
+    return sentences
 
 
 @torch.inference_mode()

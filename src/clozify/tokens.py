@@ -74,6 +74,8 @@ class Tokens:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = True
+        self._special = np.zeros(len(tokenizer), dtype=bool)  # by id
+        self._special[tokenizer.all_special_ids] = True
         self.layout = cache(self._layout)
         self.shared_context = cache(self._shared_context)
 
@@ -113,16 +115,23 @@ class Tokens:
         """Many rows' ids of a field, in parallel, each as behind `context`."""
         encode = self._backend.encode_batch_fast
         if context == START:
-            return Ragged.of([row.ids for row in encode(list(texts), add_special_tokens=False)])
+            return self._as_text(Ragged.of([row.ids for row in encode(list(texts), add_special_tokens=False)]))
         before = self.ids(context.rstrip())
         rows = [row.ids for row in encode([context + text for text in texts], add_special_tokens=False)]
         count = len(before)
-        return Ragged.of(
+        ragged = Ragged.of(
             [
                 [] if not text else row[count:] if row[:count] == before else self.ids(text)
                 for text, row in zip(texts, rows, strict=True)
             ]
         )
+        return self._as_text(ragged)
+
+    def _as_text(self, ragged: Ragged) -> Ragged:
+        """SentencePiece's vocabularies hold special tokens as pieces too: in a row's text they are unknown words."""
+        if self.tokenizer.unk_token_id is not None:
+            ragged.ids[self._special[ragged.ids]] = self.tokenizer.unk_token_id
+        return ragged
 
     def _layout(self, segments: int) -> Layout:
         """Found by encoding a probe: fast tokenizers no longer say what they put around a pair."""

@@ -1,0 +1,68 @@
+"""Does memory grow with the number of rows?
+
+A tiny model scores files of short rows, each file in a process of its own; the peak of the resident memory beyond
+what the process had once the model was loaded is printed for each.
+
+    python benchmarks/memory.py [--rows 10000,100000,1000000]
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TASK = """
+name = "short"
+fields = ["text"]
+patterns = ["It was {mask}. {text}", "{text} It was {mask}."]
+[labels]
+good = "good"
+bad = "bad"
+"""
+
+
+def score(data: Path, folder: Path) -> tuple[float, float]:
+    """(MiB beyond the model, seconds) of scoring one file."""
+    import transformers
+
+    from clozify.cloze import BUILTIN, ClozeModel
+    from clozify.task import parse_task
+    from clozify.zero_shot import zero_shot
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
+    )
+    model = ClozeModel(transformers.BertForMaskedLM(config), tokenizer, "tiny")
+    before, began = _peak(), time.monotonic()
+    zero_shot(parse_task(TASK), data, model, output=folder / "predictions.parquet")
+    return _peak() - before, time.monotonic() - began
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main(rows: Annotated[str, typer.Option(help="Sizes, with commas between them.")] = "10000,100000,1000000") -> None:
+    """Print the memory and the time for each number of rows."""
+    context = multiprocessing.get_context("spawn")
+    for count in map(int, rows.split(",")):
+        with tempfile.TemporaryDirectory() as name, context.Pool(1) as pool:
+            data = Path(name) / "rows.jsonl"
+            with data.open("w") as file:
+                for number in range(count):
+                    label = "good" if number % 2 else "bad"
+                    file.write(json.dumps({"text": f"row {number} of a pile of short texts", "label": label}) + "\n")
+            extra, seconds = pool.apply(score, (data, Path(name)))
+        print(f"{count:>10,} rows: {extra:,.0f} MiB beyond the model, {seconds:,.0f} s, {count / seconds:,.0f} rows/s")
+
+
+if __name__ == "__main__":
+    typer.run(main)

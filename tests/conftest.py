@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# The first example pays for making a model; the same examples every time, so that CI does not fail by chance.
+hypothesis.settings.register_profile("clozify", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("clozify")
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may need a network
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Data sets read in tests are cached in a folder that goes away."""
+    import datasets
+
+    datasets.config.HF_DATASETS_CACHE = str(tmp_path_factory.mktemp("datasets"))
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory):
+    """A function from an architecture's name to the folder of a tiny model of it, each made once."""
+    from tests.tiny import make_model
+
+    made: dict[str, Path] = {}
+
+    def folder(architecture: str) -> Path:
+        if architecture not in made:
+            made[architecture] = make_model(architecture, tmp_path_factory.mktemp(architecture))
+        return made[architecture]
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder):
+    """A function from an architecture's name to a loaded tiny model."""
+    from clozify.cloze import load_model
+
+    made = {}
+
+    def load(architecture: str = "bert"):
+        if architecture not in made:
+            made[architecture] = load_model(tiny_folder(architecture))
+        return made[architecture]
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def builtin():
+    from clozify.cloze import load_model
+
+    return load_model()
+
+
+TASK = """
+name = "stars"
+fields = ["text"]
+patterns = ["It was {mask}. {text}", "{text}. All in all, it was {mask}.", "Just {mask}! || {text}"]
+[labels]
+1 = "bad"
+2 = "okay"
+3 = "great"
+"""
+
+
+@pytest.fixture
+def stars():
+    from clozify.task import parse_task
+
+    return parse_task(TASK)

@@ -1,0 +1,115 @@
+"""One battery over every architecture: what is computed at the mask equals Transformers' own full forward pass."""
+
+import numpy as np
+import pytest
+import torch
+
+from clozify.cloze import load_model
+from clozify.data import Rows
+from clozify.encode import Encoded
+from clozify.errors import ModelError
+from clozify.questions import ask
+from clozify.steps.annotate import annotate
+from clozify.task import parse_task
+from tests.tiny import ARCHITECTURES
+
+TASK = """
+name = "stars"
+fields = ["title", "text"]
+patterns = [
+  "It was {mask}. {title} {text}",
+  "{text}. All in all, it was {mask}.",
+  "Just {mask}! || {text}",
+  '"{title:no_final_punctuation}"? || {mask}, "{text}"',
+]
+[labels]
+1 = ["bad", "terrible"]
+2 = "okay"
+3 = "great"
+"""
+TEXTS = ["a game for children", "", "utility for analysis of data. " * 9, "Mail! server?", "x"]
+
+
+@pytest.fixture
+def rows():
+    from datasets import Dataset
+
+    return Rows(Dataset.from_dict({"title": TEXTS[::-1], "text": TEXTS}), parse_task(TASK))
+
+
+def full_forward(model, questions, rows, max_length):
+    """Label scores from logits over the whole vocabulary at every position, one row at a time, nothing shared."""
+    task = rows.task
+    scores = np.empty((len(task.pairs), len(rows), len(task.labels)))
+    columns = questions.tokenize(model, rows, 0, len(rows))
+    for question in questions.asked:
+        encoded = Encoded(question.template, columns, max_length)
+        for row in range(len(rows)):
+            batch = encoded.batch(np.array([row]))
+            inputs = {"input_ids": torch.from_numpy(batch.input_ids)}
+            if model.model.config.model_type in ("bert", "albert", "electra"):
+                inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids)
+            with torch.no_grad():
+                logits = model.model(**inputs).logits[0, int(batch.mask_at[0])]
+            for pair, words in zip(question.pairs, question.words, strict=True):
+                for label in range(len(task.labels)):
+                    chosen = np.flatnonzero(words.mean[label])
+                    scores[pair, row, label] = logits[words.ids[chosen]].mean().item()
+    return scores
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_scores_equal_the_full_vocabulary_forward_pass(architecture, tiny, rows):
+    model = tiny(architecture)
+    questions = ask(model, rows.task)
+    for max_length in (40, 256):
+        found = np.concatenate([part for _, part in annotate(model, questions, rows, max_length)], axis=1)
+        expected = full_forward(model, questions, rows, min(max_length, model.longest))
+        assert np.abs(found - expected).max() < 1e-4
+        assert np.ptp(expected, axis=1).min() > 1e-2  # scores that did not depend on the row would prove nothing
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_head_by_itself_gives_gradients_to_the_same_weights(architecture, tiny, rows):
+    """Training goes through the same door; a copy of the head would learn and be thrown away."""
+    model = tiny(architecture)
+    question = ask(model, rows.task).asked[0]
+    columns = ask(model, rows.task).tokenize(model, rows, 0, 2)
+    batch = Encoded(question.template, columns, 40).batch(np.arange(2))
+    model.model.zero_grad()
+    model.label_scores(model.states_at_mask(batch), question.words[0]).sum().backward()
+    touched = [name for name, p in model.model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0]
+    outside = [name for name in touched if not name.startswith(model.model.base_model_prefix + ".")]
+    assert outside
+    assert len(touched) > len(outside)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_longest_row_fits_and_one_token_more_would_not(architecture, tiny):
+    """RoBERTa and MPNet count positions from behind the padding id: 512 of 514 are usable."""
+    model = tiny(architecture)
+    assert model.longest == 64
+    inputs = torch.full((1, model.longest), 7)
+    assert torch.isfinite(model.model(inputs).logits).all()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_weights_are_float32_whatever_the_file_holds(architecture, tiny_folder, tmp_path):
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    folder = tiny_folder(architecture)
+    AutoModelForMaskedLM.from_pretrained(folder).half().save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    assert load_model(tmp_path).model.dtype == torch.float32
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "electra"])
+def test_a_model_without_a_head_is_refused(architecture, tiny_folder, tmp_path):
+    """Transformers would make up a random head and only whisper about it."""
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = tiny_folder(architecture)
+    AutoModel.from_pretrained(folder).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="lacks a language-model head"):
+        load_model(tmp_path)

@@ -1,0 +1,103 @@
+"""What ships with the package keeps its promises: every task file, the sample data, the built-in model."""
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from clozify.cloze import BUILTIN
+from clozify.data import read
+from clozify.files import SAMPLE
+from clozify.questions import ask
+from clozify.task import load_task, parse_task, shipped_tasks
+
+PAIRS = {
+    "agnews": 6,
+    "mnli": 4,
+    "xstance": 6,
+    "xstance-de": 4,
+    "xstance-fr": 4,
+    "yahoo": 6,
+    "yelp-full": 4,
+    "debian": 6,
+}
+ENGLISH = ["agnews", "debian", "mnli", "yahoo", "yelp-full"]
+
+
+@pytest.mark.parametrize("name", shipped_tasks())
+def test_a_shipped_task_is_called_as_its_file_and_is_written_back_without_loss(name):
+    task = load_task(name)
+    assert task.name == name
+    assert task.description.endswith("?")
+    assert len(task.pairs) == PAIRS[name]
+    assert parse_task(task.to_toml()) == task
+
+
+@pytest.mark.parametrize("name", shipped_tasks())
+def test_a_shipped_task_has_plain_quotes_and_dashes(name):
+    """Typeset characters of the paper would be tokens that the models rarely saw."""
+    assert all(ord(sign) < 128 for pattern in load_task(name).patterns for sign in pattern)
+
+
+@pytest.mark.parametrize("name", ENGLISH)
+def test_the_built_in_model_can_be_asked_every_english_task(name, builtin):
+    assert len(ask(builtin, load_task(name)).asked) == len(load_task(name).patterns)
+
+
+def test_mnli_words_follow_the_meaning():
+    """With the paper's numbers taken literally, what is entailed would be 'Wrong'."""
+    v1, v2 = load_task("mnli").verbalizers
+    assert (v1.words["entailment"], v1.words["contradiction"]) == (("Right",), ("Wrong",))
+    assert (v2.words["entailment"], v2.words["contradiction"]) == (("Yes",), ("No",))
+
+
+def test_x_stance_languages_have_their_own_words():
+    names = {name: [v.name for v in load_task(name).verbalizers] for name in ("xstance-de", "xstance-fr", "xstance")}
+    assert names == {"xstance-de": ["en", "de"], "xstance-fr": ["en", "fr"], "xstance": ["en", "de", "fr"]}
+
+
+@pytest.fixture(scope="module")
+def sample():
+    paths = {name: SAMPLE / f"{name}.csv.gz" for name in ("labeled", "unlabeled", "test")}
+    return {name: pd.read_csv(path, keep_default_na=False) for name, path in paths.items()}
+
+
+def test_the_sample_is_large_enough_and_small_enough(sample):
+    assert len(sample["labeled"]) >= 100
+    assert len(sample["unlabeled"]) >= 4000
+    assert len(sample["test"]) >= 1000
+    assert sum(path.stat().st_size for path in SAMPLE.glob("*.gz")) <= 2_000_000
+    assert "label" not in sample["unlabeled"].columns
+
+
+def test_all_packages_of_one_source_are_in_one_split(sample):
+    """Near copies on both sides would make test accuracy too good."""
+    sources = [set(frame["source"]) for frame in sample.values()]
+    texts = [set(frame["description"]) for frame in sample.values()]
+    for sets in (sources, texts):
+        assert len(set.union(*sets)) == sum(map(len, sets))
+
+
+def test_every_sample_row_has_text_and_a_known_label(sample):
+    task = load_task("debian")
+    for name in ("labeled", "test"):
+        rows = read(f"builtin:{name}", task)
+        assert (rows.labels >= 0).all()
+        assert all(rows.texts("summary"))
+    counts = np.bincount(read("builtin:labeled", task).labels)
+    assert len(counts) == len(task.labels) >= 8
+    assert counts.min() == counts.max()
+
+
+def test_sample_files_carry_no_time_stamp():
+    """Collected again from the same lists, the files are the same to the byte."""
+    for path in SAMPLE.glob("*.gz"):
+        assert path.read_bytes()[4:8] == bytes(4)
+        assert gzip.decompress(path.read_bytes())
+
+
+def test_model_and_data_say_what_they_are():
+    for folder in (BUILTIN, SAMPLE):
+        text = (folder / "README.md").read_text().lower()
+        assert "licence" in text or "license" in text

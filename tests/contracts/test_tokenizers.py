@@ -1,0 +1,103 @@
+"""One battery over every kind of tokenizer: spliced ids are what the tokenizer makes of the written-out text."""
+
+import string
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozify.encode import Encoded, compile_pattern
+from clozify.pattern import FILTERS, Mask, Pattern
+from clozify.task import Verbalizer, load_task, shipped_tasks
+from clozify.tokens import START
+from clozify.verbalize import verbalize, word_ids
+
+KINDS = ["bert", "roberta", "xlm-roberta", "albert", "mpnet", "modernbert"]
+PATTERNS = sorted({text for name in shipped_tasks() for text in load_task(name).patterns})
+words = st.lists(st.text(string.ascii_letters, min_size=1, max_size=9), min_size=1, max_size=6).map(" ".join)
+
+
+def written_out(pattern: Pattern, fields: dict[str, str], word: str) -> list[str]:
+    def part(p) -> str:
+        if isinstance(p, str):
+            return p
+        if isinstance(p, Mask):
+            return word
+        return FILTERS[p.filter](fields[p.field]) if p.filter else fields[p.field]
+
+    return ["".join(part(p) for p in segment) for segment in pattern.segments]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_splicing_equals_tokenising_the_written_out_text(kind, tiny, data):
+    """A missing or surplus space mark would show the model text it never saw in pretraining."""
+    tokens = tiny(kind).tokens
+    pattern = Pattern(data.draw(st.sampled_from(PATTERNS)))
+    fields = {slot.field: data.draw(words) for slot in pattern.slots}
+    template = compile_pattern(pattern, tokens)
+    columns = {c: c.tokenize(tokens, [fields[c.slot.field]]) for c in template.columns}
+    batch = Encoded(template, columns, 1000).batch(np.array([0]))
+    word = "okay"
+    (word_id,) = word_ids(tokens, template, word)
+    spliced = batch.input_ids[0].copy()
+    spliced[batch.mask_at[0]] = word_id
+    reference = tokens.tokenizer(*written_out(pattern, fields, word), truncation=False, padding=False)
+    assert spliced.tolist() == reference["input_ids"]
+    if "token_type_ids" in reference:
+        assert batch.token_type_ids[0].tolist() == reference["token_type_ids"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_file_s_own_truncation_and_padding_are_switched_off(kind, tiny):
+    """The tiny tokenizers' files say: cut at 7, pad to 9."""
+    assert len(tiny(kind).tokens.fields(["a game " * 30]).ids) >= 60
+    assert tiny(kind).tokens.fields([""]).lengths.tolist() == [0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_token_in_a_user_s_text_is_text(kind, tiny):
+    """A second mask, or an end of sequence, would come from whoever wrote the text."""
+    tokens = tiny(kind).tokens
+    special = set(tokens.tokenizer.all_special_ids) - {tokens.tokenizer.unk_token_id}
+    text = " ".join(tokens.tokenizer.all_special_tokens)
+    for context in (START, "x ", '"'):
+        assert not special & set(tokens.fields([text], context).ids.tolist())
+
+
+@pytest.mark.parametrize(("kind", "inner", "first"), [("roberta", "Ġgood", "good"), ("xlm-roberta", "▁good", "▁good")])
+def test_one_word_may_have_different_ids_in_different_patterns(kind, inner, first, tiny):
+    tokens = tiny(kind).tokens
+    inside = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
+    at_start = compile_pattern(Pattern("{mask}: {text}"), tokens)
+    assert tokens.pieces(word_ids(tokens, inside, "good")) == [inner]
+    assert tokens.pieces(word_ids(tokens, at_start, "good"))[0] == first or kind == "roberta"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_split_word_shows_its_pieces(kind, tiny):
+    tokens = tiny(kind).tokens
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
+    _, split, _, _ = verbalize(tokens, template, Verbalizer(words={"a": "good", "b": "unfathomable"}))
+    assert [word.word for word in split] == ["unfathomable"]
+    assert len(split[0].pieces) > 1
+    assert split[0].pieces[0] in str(split[0])
+
+
+def test_words_that_differ_only_in_case_are_one_token_for_a_lower_casing_model(tiny):
+    tokens = tiny("bert").tokens
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
+    _, _, errors, _ = verbalize(tokens, template, Verbalizer(words={"a": "Good", "b": "good"}))
+    assert "same token 'good'" in errors[0]
+
+
+def test_lists_of_words_may_overlap_with_a_warning_and_are_averaged(tiny):
+    tokens = tiny("bert").tokens
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
+    found, _, errors, warnings = verbalize(
+        tokens, template, Verbalizer(words={"a": ("good", "great"), "b": ("good", "bad")})
+    )
+    assert not errors
+    assert "stands for the labels 'a' and 'b'" in warnings[0]
+    assert found.mean.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]]

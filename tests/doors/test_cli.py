@@ -1,0 +1,187 @@
+"""The commands as a person types them, with the real model; every kind of bad input ends in a sentence."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from clozify.cli import app
+
+GOOD_TASK = """
+name = "reviews"
+fields = ["text"]
+patterns = ["It was {mask}. {text}", "{text} All in all, it was {mask}."]
+[labels]
+neg = "terrible"
+pos = "great"
+"""
+ROWS = "id,label,text\na,pos,I loved every minute of this film\nb,neg,A boring waste of time\nc,pos,\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.toml").write_text(GOOD_TASK)
+    (tmp_path / "rows.csv").write_text(ROWS)
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run a command in this process: (exit status, stdout, stderr)."""
+    from clozify import cli
+
+    def command(*words: str):
+        monkeypatch.setattr(sys, "argv", ["clozify", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out = capsys.readouterr()
+        return int(end.value.code or 0), out.out, out.err
+
+    return command
+
+
+def test_the_help_names_every_command(run):
+    status, out, _ = run("--help")
+    assert status == 0
+    for name in ("tasks", "check", "zero-shot", "demo"):
+        assert name in out
+    assert app.info.name == "clozify"
+
+
+def test_tasks_lists_the_paper_s_five_and_the_sample(run):
+    status, out, _ = run("tasks", "--json")
+    names = {task["name"] for task in json.loads(out)}
+    assert status == 0
+    assert names >= {"agnews", "yelp-full", "yahoo", "mnli", "xstance", "xstance-de", "xstance-fr", "debian"}
+
+
+def test_check_shows_what_the_model_reads(folder, run):
+    status, out, err = run("check", "task.toml", "--data", "rows.csv")
+    assert (status, err) == (0, "")
+    assert "[CLS] it was [MASK]. i loved every minute of this film [SEP]" in " ".join(out.split())
+    assert "No problems found" in out
+
+
+def test_zero_shot_predicts_writes_and_reports(folder, run):
+    status, out, _ = run("zero-shot", "task.toml", "--data", "rows.csv", "--output", "p.csv", "--json")
+    report = json.loads(out)
+    assert status == 0
+    assert set(report["accuracy"]) == {"mean", "best", "ensemble", "patterns"}
+    assert len(report["accuracy"]["patterns"]) == 2
+    assert any("empty in 1 of 3 rows" in remark for remark in report["warnings"])
+    written = list(csv.DictReader((folder / "p.csv").open()))
+    assert [row["prediction"] for row in written][:2] == ["pos", "neg"]
+    assert all(abs(float(row["probability_pos"]) + float(row["probability_neg"]) - 1) < 1e-4 for row in written)
+    assert not list(folder.glob("*.part"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_predictions_join_back_to_the_input_by_the_row_s_id(kind, folder, run):
+    (folder / "task.toml").write_text('id = "id"\n' + GOOD_TASK)
+    assert run("zero-shot", "task.toml", "--data", "rows.csv", "--output", f"p.{kind}")[0] == 0
+    read = {"csv": pd.read_csv, "jsonl": lambda p: pd.read_json(p, lines=True), "parquet": pd.read_parquet}[kind]
+    found = read(folder / f"p.{kind}")
+    assert found["id"].tolist() == ["a", "b", "c"]
+    assert found.columns.tolist() == ["id", "label", "prediction", "probability_neg", "probability_pos"]
+
+
+def test_rows_without_labels_are_shown_with_their_predictions(folder, run):
+    (folder / "plain.csv").write_text("text\nI loved every minute of this film\n")
+    status, out, _ = run("zero-shot", "task.toml", "--data", "plain.csv")
+    assert status == 0
+    assert "I loved every minute" in out
+    assert "pos" in out
+
+
+def test_a_row_longer_than_the_model_is_shortened_and_counted(folder, run):
+    (folder / "long.csv").write_text("text\n" + "good " * 2000 + "\nshort\n")
+    status, out, _ = run("zero-shot", "task.toml", "--data", "long.csv", "--json")
+    assert status == 0
+    assert any("1 of 2 rows are longer than 256 tokens" in remark for remark in json.loads(out)["warnings"])
+
+
+def test_calibration_changes_the_scale_and_says_so(folder, run):
+    status, out, _ = run("zero-shot", "task.toml", "--data", "rows.csv", "--calibrate", "--json")
+    assert status == 0
+    assert json.loads(out)["calibrated"] is True
+
+
+BAD = {
+    "missing task": ("", ["check", "nope.toml"], "'nope.toml' is neither a file nor a shipped task"),
+    "missing file": ("", ["zero-shot", "task.toml", "--data", "nope.csv"], "'nope.csv' does not exist"),
+    "missing column": ("title\nx\n", ["zero-shot", "task.toml", "--data", "bad.csv"], "lacks the column 'text'"),
+    "unknown label": ("label,text\nmeh,x\n", ["zero-shot", "task.toml", "--data", "bad.csv"], "the label 'meh'"),
+    "empty file": ("", ["zero-shot", "task.toml", "--data", "bad.csv"], "is empty"),
+    "no rows": ("text\n", ["zero-shot", "task.toml", "--data", "bad.csv"], "has no rows"),
+    "no model": ("", ["check", "task.toml", "--model", "./nothing"], "'./nothing' does not exist"),
+    "no network": ("", ["check", "task.toml", "--model", "roberta-large"], "hf download roberta-large"),
+    "bad output": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--output", "p.xlsx"], "end in '.csv'"),
+    "no output folder": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--output", "no/p.csv"], "'no'"),
+    "bad mapping": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--map", "text"], "FIELD=COLUMN"),
+    "unknown mapping": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--map", "txt=text"], "no field 'txt'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_with_exit_status_two(case, folder, run):
+    content, command, part = BAD[case]
+    (folder / "bad.csv").write_text(content)
+    before = set(folder.iterdir())
+    status, out, err = run(*command)
+    assert (status, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    assert err.startswith("error: ")
+    assert part in err
+    assert set(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ('neg = "terrible"\n', "", "only the label 'pos'"),
+        ('neg = "terrible"', "neg = []", "no word for the label 'neg'"),
+        ('"terrible"', '"great"', "the same word 'great'"),
+        ('"terrible"', '"unfathomable"', "un + ##fat + ##hom + ##able; near words that are one token: '"),
+        ("It was {mask}. {text}", "It was. {text}", "no {mask}"),
+        ("It was {mask}. {text}", "{mask} {mask} {text}", "2 times {mask}"),
+        ("It was {mask}. {text}", "{mask} {txt}", "did you mean 'text'?"),
+    ],
+)
+def test_a_bad_task_is_one_sentence_with_exit_status_two(old, new, part, folder, run):
+    (folder / "task.toml").write_text(GOOD_TASK.replace(old, new))
+    status, out, err = run("zero-shot", "task.toml", "--data", "rows.csv")
+    assert (status, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    assert part in err
+
+
+def test_text_that_is_not_utf8_names_the_line(folder, run):
+    (folder / "bad.csv").write_bytes(b"text\nok\ncaf\xe9\n")
+    status, _, err = run("zero-shot", "task.toml", "--data", "bad.csv")
+    assert status == 2
+    assert "line 3 holds the byte 0xe9" in err
+
+
+def test_check_reports_problems_of_words_and_data_at_once(folder, run):
+    (folder / "task.toml").write_text(GOOD_TASK.replace('"terrible"', '"unfathomable"'))
+    (folder / "bad.csv").write_text("title\nx\n")
+    status, out, _ = run("check", "task.toml", "--data", "bad.csv", "--json")
+    found = json.loads(out)
+    assert status == 2
+    assert len(found["problems"]) == 2
+
+
+def test_the_same_command_twice_gives_the_same_numbers(folder, run):
+    reports = [json.loads(run("zero-shot", "task.toml", "--data", "rows.csv", "--json")[1]) for _ in range(2)]
+    for report in reports:
+        del report["seconds"]
+    assert reports[0] == reports[1]
+
+
+def test_the_installed_command_prints_its_version():
+    done = subprocess.run([sys.executable, "-m", "clozify.cli", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "clozify 0.1.0\n")

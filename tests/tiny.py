@@ -1,0 +1,137 @@
+"""Tiny models made on the spot: every architecture with a tokenizer of its own kind, random weights."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from clozify.files import SAMPLE
+
+WORDS = "terrible bad okay good great World Sports Business Tech Yes No Maybe Right Wrong It was Just all in".split()
+SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+
+
+def corpus() -> list[str]:
+    """Real text to train a tokenizer on, with the words that the tests ask for often enough to be one token."""
+    with gzip.open(SAMPLE / "labeled.csv.gz", "rt", encoding="utf-8") as file:
+        return [*file.readlines(), *[f"{word} It was {word} . {word}" for word in WORDS for _ in range(300)]]
+
+
+def wordpiece(cls: str = "[CLS]", sep: str = "[SEP]", pad: str = "[PAD]", mask: str = "[MASK]", double: bool = False):
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    specials = [cls, pad, sep, "[UNK]", mask]
+    tokenizer.train_from_iterator(corpus(), trainers.WordPieceTrainer(vocab_size=700, special_tokens=specials))
+    return _finish(tokenizer, cls, sep, pad, mask, "[UNK]", double)
+
+
+def byte_bpe():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=900,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(corpus(), trainer)
+    return _finish(tokenizer, "<s>", "</s>", "<pad>", "<mask>", "<unk>", double=True)
+
+
+def unigram(cls: str = "<s>", sep: str = "</s>", pad: str = "<pad>", mask: str = "<mask>", double: bool = True):
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    specials = [cls, pad, sep, "<unk>", mask]
+    trainer = trainers.UnigramTrainer(vocab_size=800, special_tokens=specials, unk_token="<unk>")
+    tokenizer.train_from_iterator(corpus(), trainer)
+    # As in real SentencePiece vocabularies, few pieces join letters and punctuation, and common words are one piece.
+    content = json.loads(tokenizer.to_str())
+    vocabulary = {
+        piece: score
+        for piece, score in content["model"]["vocab"]
+        if piece in specials or len(piece) == 1 or piece.removeprefix("▁").isalnum()
+    }
+    vocabulary |= {mark + word: -3.0 for word in WORDS for mark in ("", "▁")}
+    content["model"]["vocab"] = list(vocabulary.items())
+    return _finish(Tokenizer.from_str(json.dumps(content)), cls, sep, pad, mask, "<unk>", double)
+
+
+def _finish(tokenizer: Tokenizer, cls: str, sep: str, pad: str, mask: str, unk: str, double: bool):
+    ids = {name: tokenizer.token_to_id(name) for name in (cls, sep)}
+    middle = f"{sep} {sep}" if double else sep
+    kind = 0 if double else 1  # RoBERTa has no token types
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {middle} $B:{kind} {sep}:{kind}",
+        special_tokens=list(ids.items()),
+    )
+    # A tokenizer file may carry its own truncation and padding; these must not reach the rows.
+    tokenizer.enable_truncation(7)
+    tokenizer.enable_padding(length=9)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, cls_token=cls, sep_token=sep, pad_token=pad, mask_token=mask, unk_token=unk
+    )
+
+
+def _sized(config: str, **settings: object):
+    return lambda vocabulary: getattr(transformers, config)(vocab_size=vocabulary, **(SIZE | settings))
+
+
+ARCHITECTURES = {
+    "bert": (_sized("BertConfig", max_position_embeddings=64), wordpiece),
+    "roberta": (_sized("RobertaConfig", max_position_embeddings=66, type_vocab_size=1, pad_token_id=1), byte_bpe),
+    "xlm-roberta": (
+        _sized("XLMRobertaConfig", max_position_embeddings=66, type_vocab_size=1, pad_token_id=1),
+        unigram,
+    ),
+    "albert": (
+        _sized("AlbertConfig", embedding_size=16, max_position_embeddings=64, pad_token_id=1),
+        lambda: unigram("[CLS]", "[SEP]", "<pad>", "[MASK]", double=False),
+    ),
+    "distilbert": (
+        lambda vocabulary: transformers.DistilBertConfig(
+            vocab_size=vocabulary, dim=32, n_layers=2, n_heads=2, hidden_dim=48, max_position_embeddings=64
+        ),
+        wordpiece,
+    ),
+    "mpnet": (
+        _sized("MPNetConfig", max_position_embeddings=66, pad_token_id=1),
+        lambda: wordpiece("<s>", "</s>", "<pad>", "<mask>", double=True),
+    ),
+    "electra": (_sized("ElectraConfig", embedding_size=16, max_position_embeddings=64), wordpiece),
+    "deberta-v2": (
+        _sized("DebertaV2Config", max_position_embeddings=64, relative_attention=True, type_vocab_size=0),
+        lambda: unigram("[CLS]", "[SEP]", "<pad>", "[MASK]", double=False),
+    ),
+    "deberta-v2-new-head": (
+        _sized("DebertaV2Config", max_position_embeddings=64, type_vocab_size=0, legacy=False),
+        lambda: unigram("[CLS]", "[SEP]", "<pad>", "[MASK]", double=False),
+    ),
+    "modernbert": (
+        _sized("ModernBertConfig", max_position_embeddings=64, pad_token_id=1, global_attn_every_n_layers=2),
+        byte_bpe,
+    ),
+}
+
+
+def make_model(architecture: str, folder: Path) -> Path:
+    """Write a tiny masked LM of this architecture as an ordinary folder."""
+    make_config, make_tokenizer = ARCHITECTURES[architecture]
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    model = transformers.AutoModelForMaskedLM.from_config(make_config(len(tokenizer)))
+    for name, parameter in model.named_parameters():  # biases start at zero and norms at one, and would hide mistakes
+        torch.nn.init.normal_(parameter, mean=float("norm" in name.lower() and name.endswith("weight")), std=0.2)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,200 @@
+import gzip
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from clozify.data import NO_LABEL, few_shot, read
+from clozify.errors import DataError
+from clozify.task import load_task, parse_task
+
+ROWS = [("1", 'He said "no", twice'), ("3", "tabs\tand ünïcode 日本"), ("2", "NA"), ("1", "")]
+
+
+def write(path, rows=ROWS, columns=("label", "text")):
+    frame = pd.DataFrame(rows, columns=list(columns))
+    kind = path.name.removesuffix(".gz").rsplit(".", 1)[1]
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(path)
+    elif kind == "jsonl":
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in frame.to_dict("records"))
+        (gzip.open if path.name.endswith(".gz") else open)(path, "wt", encoding="utf-8").write(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.jsonl", "d.jsonl.gz", "d.parquet"])
+def test_every_format_gives_the_same_rows(name, tmp_path, stars):
+    rows = read(write(tmp_path / name), stars)
+    assert rows.texts("text") == ['He said "no", twice', "tabs\tand ünïcode 日本", "NA", ""]
+    assert rows.labels.tolist() == [0, 2, 1, 0]
+    assert rows.ids() == [0, 1, 2, 3]
+
+
+def test_a_quotation_mark_in_a_tsv_file_swallows_no_lines(tmp_path, stars):
+    """With CSV's quoting, a lone quotation mark would join the rows up to the next one."""
+    (tmp_path / "d.tsv").write_text('label\ttext\n1\t"so he said\n2\tokay\n')
+    assert read(tmp_path / "d.tsv", stars).texts("text") == ['"so he said', "okay"]
+
+
+def test_a_folder_of_shards_is_read_in_the_order_of_names(tmp_path, stars):
+    write(tmp_path / "b.jsonl", [("2", "second")])
+    write(tmp_path / "a.jsonl", [("1", "first")])
+    assert read(tmp_path, stars).texts("text") == ["first", "second"]
+
+
+def test_a_file_without_a_header_takes_the_columns_of_the_task(tmp_path):
+    task = load_task("agnews")
+    (tmp_path / "d.csv").write_text('"3","A title","line one\\line two"\n')
+    rows = read(tmp_path / "d.csv", task)
+    assert rows.texts("description") == ["line one line two"]
+    assert rows.labels.tolist() == [2]
+
+
+def test_a_file_with_a_header_keeps_it_although_the_task_names_columns(tmp_path):
+    (tmp_path / "d.csv").write_text("description,title,label\nbody,head,3\n")
+    rows = read(tmp_path / "d.csv", load_task("agnews"))
+    assert (rows.texts("title"), rows.labels.tolist()) == (["head"], [2])
+
+
+def test_null_fields_and_line_breaks_become_plain_text(tmp_path, stars):
+    (tmp_path / "d.jsonl").write_text('{"text": null}\n{"text": " a \\r\\n b\\n"}\n{"text": 7}\n')
+    assert read(tmp_path / "d.jsonl", stars).texts("text") == ["", "a b", "7"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["entailment", "neutral", "contradiction"], [0, 1, 2]),
+        ([0, 1, 2], [0, 1, 2]),
+        ([0, 2, -1], [0, 2, NO_LABEL]),
+        (["neutral", "-", None], [1, NO_LABEL, NO_LABEL]),
+        ([0.0, 1.0, None], [0, 1, NO_LABEL]),
+    ],
+)
+def test_labels_are_known_by_any_of_their_names(values, expected, tmp_path):
+    rows = [(value, "p", "h") for value in values]
+    path = write(tmp_path / "d.parquet", rows, ("label", "premise", "hypothesis"))
+    assert read(path, load_task("mnli")).labels.tolist() == expected
+
+
+def test_yahoo_numbers_are_read_from_zero_or_from_one_as_the_data_has_them(tmp_path):
+    """Taken one value at a time, '1' would be Society in one file and Science in the other, and nobody would know."""
+    task = load_task("yahoo")
+    for first in (0, 1):
+        rows = [(first + n, "q", "a") for n in range(10)]
+        path = write(tmp_path / f"from{first}.csv", rows, ("label", "question_title", "best_answer"))
+        assert read(path, task).labels.tolist() == list(range(10))
+
+
+def test_numbers_that_fit_two_namings_are_taken_as_the_task_writes_them_with_a_warning(tmp_path):
+    path = write(tmp_path / "d.csv", [("1", "t", "d"), ("2", "t", "d")], ("label", "title", "description"))
+    rows = read(path, load_task("agnews"))
+    assert rows.labels.tolist() == [0, 1]
+    assert "as well as" in rows.warnings[0]
+
+
+def test_an_unknown_label_is_named_with_the_known_ones(tmp_path, stars):
+    with pytest.raises(DataError, match="the label '9'.*its labels are '1', '2' and '3'"):
+        _ = read(write(tmp_path / "d.csv", [("9", "x")]), stars).labels
+
+
+def test_a_missing_column_is_named_with_the_columns_there_are(tmp_path, stars):
+    with pytest.raises(DataError, match=r"lacks the column 'text' \(did you mean 'txt'\?\).*'label' and 'txt'"):
+        read(write(tmp_path / "d.csv", columns=("label", "txt")), stars)
+
+
+def test_a_field_may_be_mapped_to_another_column(tmp_path, stars):
+    path = write(tmp_path / "d.csv", columns=("stars", "review"))
+    rows = read(path, stars, {"text": "review", "label": "stars"})
+    assert rows.labels.tolist() == [0, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("d.csv", b"", "is empty"),
+        ("d.csv", b"label,text\n", "has no rows"),
+        ("d.csv", b"label,text\n1,caf\xe9\n", "line 2 holds the byte 0xe9"),
+        ("d.jsonl", b'{"label": 1, "text": "caf\xe9"}\n', "line 1 holds the byte 0xe9"),
+        ("d.jsonl", b'{"label": 1, "text": "x"}\n{"label": 2,\n', "cannot be read"),
+        ("d.csv", b"label,text\n1,a,b,c\n", "cannot be read"),
+        ("d.csv", b"text,text\n1,2\n", "'text' twice"),
+        ("d.txt", b"hello", "of no known kind"),
+        ("d.csv.gz", b"label,text\n1,x\n", "not a whole gzip file"),
+        ("d.parquet", b"no parquet", "cannot be read"),
+    ],
+)
+def test_a_bad_file_is_one_sentence(name, content, part, tmp_path, stars):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as error:
+        read(tmp_path / name, stars)
+    (problem,) = error.value.problems
+    assert part in problem
+    assert name in problem
+
+
+def test_a_missing_file_suggests_its_neighbour(tmp_path, stars):
+    write(tmp_path / "train.csv")
+    with pytest.raises(DataError, match=r"does not exist \(did you mean '.*train\.csv'\?\)"):
+        read(tmp_path / "trian.csv", stars)
+
+
+def test_a_hub_name_without_a_network_says_what_to_do(stars):
+    with pytest.raises(DataError, match="could not be fetched from the hub.*give a local file"):
+        read("nobody/nothing@test", stars)
+
+
+def test_a_hub_name_needs_its_split(stars):
+    with pytest.raises(DataError, match="name its split"):
+        read("nobody/nothing", stars)
+
+
+def labelled(tmp_path, counts, labels="abcd"):
+    task = parse_task(
+        'name = "t"\nfields = ["text"]\npatterns = ["{mask} {text}"]\n[labels]\n'
+        + "".join(f'{label} = "{label}{label}"\n' for label in labels)
+    )
+    rows = [
+        (label, f"{label} {n}") for n in range(max(counts)) for label, c in zip(labels, counts, strict=True) if n < c
+    ]
+    return read(write(tmp_path / "d.csv", rows), task)
+
+
+def test_ten_examples_over_four_labels_are_three_three_two_two_in_the_order_of_the_file(tmp_path):
+    chosen = few_shot(labelled(tmp_path, [5, 5, 5, 5]), 10)
+    assert np.bincount(chosen.labels).tolist() == [3, 3, 2, 2]
+    assert chosen.texts("text")[:4] == ["a 0", "b 0", "c 0", "d 0"]
+    assert chosen.ids() == sorted(chosen.ids())
+
+
+def test_a_seed_draws_other_rows_and_the_same_ones_again(tmp_path):
+    rows = labelled(tmp_path, [50, 50, 50, 50])
+    first, again, other = few_shot(rows, 12, seed=1), few_shot(rows, 12, seed=1), few_shot(rows, 12, seed=2)
+    assert first.ids() == again.ids() != other.ids()
+    assert np.bincount(first.labels).tolist() == [3, 3, 3, 3]
+
+
+def test_too_few_rows_of_a_label_are_an_error_not_a_smaller_set(tmp_path):
+    with pytest.raises(DataError, match="1 rows with the label 'd'"):
+        few_shot(labelled(tmp_path, [5, 5, 5, 1]), 10)
+
+
+def test_the_unlabelled_set_never_holds_a_labelled_row(tmp_path):
+    """D that holds T or the test set would make every measured accuracy too good."""
+    rows = labelled(tmp_path, [5, 5, 5, 5])
+    chosen = few_shot(rows, 8)
+    left = rows.without(chosen)
+    assert len(left) == 12
+    assert not set(left.texts("text")) & set(chosen.texts("text"))
+    assert left.ids() == [n for n in range(20) if n not in chosen.ids()]
+
+
+def test_ids_of_the_task_column_are_kept_through_selection(tmp_path):
+    task = parse_task(
+        'name = "t"\nid = "uid"\nfields = ["text"]\npatterns = ["{mask} {text}"]\n[labels]\na = "aa"\nb = "bb"\n'
+    )
+    rows = read(write(tmp_path / "d.csv", [("x7", "a", "one"), ("x9", "b", "two")], ("uid", "label", "text")), task)
+    assert rows.select([1]).ids() == ["x9"]

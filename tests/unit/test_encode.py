@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozify.encode import Column, Encoded, compile_pattern, longest_first
+from clozify.errors import TaskError
+from clozify.pattern import Pattern, Slot
+from clozify.tokens import Ragged
+
+
+def one_at_a_time(lengths: list[int], budget: int) -> list[int]:
+    """What Transformers' `longest_first` does, written out: the longest loses a token, of equals the later one."""
+    kept = list(lengths)
+    while sum(kept) > budget:
+        longest = max(kept)
+        kept[max(place for place, length in enumerate(kept) if length == longest)] -= 1
+    return kept
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=5), st.integers(0, 100))
+def test_truncation_by_arithmetic_takes_what_token_by_token_takes(lengths, budget):
+    """A field cut too short loses the user's text without a word."""
+    kept = longest_first(np.array(lengths), budget)
+    assert kept.tolist() == [one_at_a_time(row, budget) for row in lengths]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1))
+def test_ragged_rows_come_back_as_they_went_in(rows):
+    ragged = Ragged.of(rows)
+    assert [ragged.ids[a:b].tolist() for a, b in zip(ragged.starts, ragged.starts[1:], strict=False)] == rows
+
+
+@pytest.fixture(scope="module")
+def splice(tiny):
+    template = compile_pattern(Pattern("It was {mask}. {a} and {b} || Yes {a}"), tiny("bert").tokens)
+    a, b = template.columns[0], template.columns[1]
+
+    def encode(rows_a, rows_b, max_length=40):
+        ragged = {a: Ragged.of(rows_a), b: Ragged.of(rows_b)}
+        return template, Encoded(template, ragged, max_length)
+
+    return encode
+
+
+ids = st.lists(st.integers(10, 99), max_size=30)
+
+
+@given(rows=st.lists(st.tuples(ids, ids), min_size=1, max_size=8), max_length=st.integers(14, 60))
+def test_splicing_equals_joining_the_pieces_by_hand(splice, rows, max_length):
+    """An off-by-one here would feed one row's words to another row's question."""
+    template, encoded = splice([a for a, _ in rows], [b for _, b in rows], max_length)
+    batch = encoded.batch(np.arange(len(rows)))
+    for row, (a, b) in enumerate(rows):
+        kept = one_at_a_time([len(a), len(b), len(a)], max_length - template.own)
+        fields = [a[: kept[0]], b[: kept[1]], a[: kept[2]]]
+        expected, types = [], []
+        for piece in template.pieces:
+            part = list(piece.ids) if piece.column is None else fields[piece.column]
+            expected += part
+            types += list(piece.types) if piece.column is None else [piece.types[0]] * len(part)
+        length = int(batch.attention_mask[row].sum())
+        assert batch.input_ids[row, :length].tolist() == expected
+        assert batch.token_type_ids[row, :length].tolist() == types
+        assert (batch.input_ids[row, length:] == template.pad_id).all()
+        assert batch.input_ids[row, batch.mask_at[row]] == template.mask_id
+        assert length == encoded.lengths[row] <= max_length
+        assert encoded.truncated[row] == (sum(kept) < 2 * len(a) + len(b))
+
+
+@given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40), budget=st.integers(1, 300))
+def test_batches_hold_every_row_once_within_the_token_budget(splice, lengths, budget):
+    _, encoded = splice([[7] * n for n in lengths], [[8]] * len(lengths), 100)
+    seen = []
+    for batch in encoded.batches(budget):
+        assert batch.input_ids.size <= max(budget, batch.input_ids.shape[1])
+        seen += batch.rows.tolist()
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_a_pattern_that_leaves_no_room_for_text_is_an_error(tiny):
+    template = compile_pattern(Pattern("It was {mask}. {a}"), tiny("bert").tokens)
+    with pytest.raises(TaskError, match="leaves no room"):
+        Encoded(template, {Column(Slot("a")): Ragged.of([[1]])}, template.own)

@@ -13,6 +13,7 @@ import multiprocessing
 import resource
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -54,13 +55,13 @@ def main(rows: Annotated[str, typer.Option(help="Sizes, with commas between them
     """Print the memory and the time for each number of rows."""
     context = multiprocessing.get_context("spawn")
     for count in map(int, rows.split(",")):
-        with tempfile.TemporaryDirectory() as name, context.Pool(1) as pool:
+        with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, mp_context=context) as pool:
             data = Path(name) / "rows.jsonl"
             with data.open("w") as file:
                 for number in range(count):
                     label = "good" if number % 2 else "bad"
                     file.write(json.dumps({"text": f"row {number} of a pile of short texts", "label": label}) + "\n")
-            extra, seconds = pool.apply(score, (data, Path(name)))
+            extra, seconds = pool.submit(score, data, Path(name)).result()
         print(f"{count:>10,} rows: {extra:,.0f} MiB beyond the model, {seconds:,.0f} s, {count / seconds:,.0f} rows/s")
 
 

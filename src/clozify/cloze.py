@@ -144,8 +144,8 @@ def load_model(name: str | Path = "builtin", device: str | None = None, trust_re
     from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     place = str(BUILTIN if str(name) == "builtin" else name)
     if Path(place).is_dir() and not (Path(place) / "config.json").is_file():
         raise ModelError(f"The folder '{place}' holds no model: it has no config.json.")

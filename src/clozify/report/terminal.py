@@ -116,7 +116,7 @@ def show_zero_shot(console: Console, report: dict[str, Any], examples: list[tupl
         for pair, *values in zip(report["pairs"], *(score["patterns"] for score in scores), strict=True):
             name = pair["pattern"] + (f"  ({pair['verbalizer']})" if pair["verbalizer"] else "")
             table.add_row(Text(name), *map(percent, values))
-        table.add_section()
+        table.add_row()
         for key, name in (
             ("mean", "mean of the patterns"),
             ("best", "best pattern"),

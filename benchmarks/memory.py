@@ -35,7 +35,7 @@ def score(data: Path, folder: Path) -> tuple[float, float]:
 
     from clozify.cloze import BUILTIN, ClozeModel
     from clozify.task import parse_task
-    from clozify.zero_shot import zero_shot
+    from clozify.zeroshot import zero_shot
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
     config = transformers.BertConfig(

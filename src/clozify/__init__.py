@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clozify.errors import ClozifyError as ClozifyError
     from clozify.task import Task as Task
     from clozify.task import load_task as load_task
-    from clozify.zero_shot import zero_shot as zero_shot
+    from clozify.zeroshot import zero_shot as zero_shot
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,7 @@ _HOME = {
     "load_model": "cloze",
     "load_task": "task",
     "read": "data",
-    "zero_shot": "zero_shot",
+    "zero_shot": "zeroshot",
 }
 __all__ = list(_HOME)
 

@@ -51,18 +51,22 @@ def check(
         problems += error.problems
     max_length = min(max_length, model.longest)
     asked: list[Question | None] = [*questions.asked] if questions is not None else [None] * len(task.patterns)
-    patterns = [
-        _pattern(model, text, question, task, rows, max_length, examples)
-        for text, question in zip(task.patterns, asked, strict=True)
-    ]
-    if questions is not None:
-        warnings += questions.warnings
-        if rows is not None:
+    patterns = []
+    try:
+        for text, question in zip(task.patterns, asked, strict=True):
+            patterns.append(_pattern(model, text, question, task, rows, max_length, examples))
+        if questions is not None and rows is not None:
             warnings += rows.warnings + _lengths(model, questions, rows, max_length)
+    except ClozifyError as error:
+        problems += error.problems
+    warnings += questions.warnings if questions is not None else []
+    used = {slot.field for text in task.patterns for slot in Pattern(text).slots}
+    warnings += [f"No pattern uses the field '{field}'." for field in task.fields if field not in used]
     return {
         "task": task.name,
         "description": task.description,
         "model": model.name,
+        "mask": model.tokens.tokenizer.mask_token,
         "fields": task.fields,
         "labels": task.labels,
         "metric": task.metric,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -134,7 +135,7 @@ def zero_shot(
     column_of = _mapping(mapping)
 
     from clozify.report.terminal import show_zero_shot
-    from clozify.zero_shot import zero_shot as predict
+    from clozify.zeroshot import zero_shot as predict
 
     found, report = predict(loaded, data, model, output, calibrate, column_of, max_length)
     if as_json:
@@ -157,7 +158,7 @@ def demo(as_json: JsonOption = False) -> None:
     from clozify.cloze import load_model
     from clozify.report.terminal import show_check, show_zero_shot
     from clozify.task import load_task
-    from clozify.zero_shot import zero_shot as predict
+    from clozify.zeroshot import zero_shot as predict
 
     task, model, console = load_task("debian"), load_model(), Console()
     found = look(task, model, "builtin:labeled")
@@ -175,13 +176,23 @@ def demo(as_json: JsonOption = False) -> None:
 
 def main() -> None:
     """Run the command line; what a user can mend is told in sentences, with exit status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ? instead of a traceback
     try:
         app()
+        return
     except ClozifyError as error:
-        console = Console(stderr=True, soft_wrap=True)
-        for problem in error.problems:
-            console.print(Text.assemble(("error: ", "bold red"), problem))
-        sys.exit(2)
+        problems = error.problems
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # no space, no permission, a name too long
+        where = f" '{error.filename}'" if error.filename else ""
+        problems = [f"The system refused{where}: {error.strerror or error}."]
+    console = Console(stderr=True, soft_wrap=True)
+    for problem in problems:
+        console.print(Text.assemble(("error: ", "bold red"), problem))
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -75,6 +76,18 @@ class ClozeModel:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str = "model") -> None:
         if model.base_model is model:
             raise ModelError(f"The model '{name}' does not keep its encoder apart from its head; clozify needs that.")
+        vocabulary = len(cast(Tensor, model.get_input_embeddings().weight))
+        if len(tokenizer) > vocabulary:
+            raise ModelError(
+                f"The tokenizer of the model '{name}' has {len(tokenizer):,} tokens, the model only {vocabulary:,}; "
+                "they do not belong together."
+            )
+        if len(tokenizer) <= len(tokenizer.all_special_ids):
+            raise ModelError(f"The model '{name}' comes without a tokenizer; put its tokenizer.json beside it.")
+        if tokenizer.mask_token_id is None:
+            raise ModelError(
+                f"The tokenizer of the model '{name}' has no mask token, so it cannot answer cloze questions."
+            )
         self.name = name
         self.model = cast(Any, model)
         self.model.eval()
@@ -141,7 +154,7 @@ class ClozeModel:
 
 def load_model(name: str | Path = "builtin", device: str | None = None, trust_remote_code: bool = False) -> ClozeModel:
     """A masked language model by folder or hub name; `builtin` is the one that comes with clozify."""
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -157,11 +170,16 @@ def load_model(name: str | Path = "builtin", device: str | None = None, trust_re
     }
     try:
         config = AutoConfig.from_pretrained(place, **options)
+        if type(config) not in MODEL_FOR_MASKED_LM_MAPPING or config.is_encoder_decoder:
+            raise ModelError(
+                f"The model '{place}' is a {config.model_type} model, no masked language model; use one like BERT or "
+                "RoBERTa."
+            )
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         model = _load_weights(place, config, options)
     except ModelError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever is wrong with the files, a person sees what and where
         raise ModelError(_why_not(place, str(error))) from error
     target: Any = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return ClozeModel(model.to(target), tokenizer, str(name))
@@ -190,7 +208,7 @@ def _load_weights(place: str, config: Any, options: dict[str, Any]) -> Any:
 
 def _why_not(place: str, reason: str) -> str:
     if Path(place).is_dir():
-        return f"The model in '{place}' cannot be used as a masked language model: {' '.join(reason.split())[:300]}"
+        return f"The model in '{place}' cannot be loaded: {shorten(reason, 300)}"
     if place.count("/") > 1 or place.startswith((".", "~", "/")):
         return f"The model folder '{place}' does not exist; name a folder, a model of the hub, or 'builtin'."
     return (

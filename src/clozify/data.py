@@ -7,6 +7,7 @@ stretch at a time, and the paper's few-shot selection. Nothing is held in memory
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -42,9 +43,10 @@ class Rows:
         self.column_of = {name: name for name in [*task.fields, task.label]} | dict(column_of or {})
         self.warnings: list[str] = []
         self._dataset = dataset.with_format("arrow")
-        self._check_columns()
+        self._whole: tuple[Rows, NDArray[np.int64]] | None = None  # the set that these rows were selected from
+        self._check_columns(named=set(column_of or {}))
 
-    def _check_columns(self) -> None:
+    def _check_columns(self, named: set[str]) -> None:
         known = [*self.task.fields, self.task.label]
         columns = self._dataset.column_names
         problems = [
@@ -52,9 +54,10 @@ class Rows:
             for name in self.column_of
             if name not in known
         ]
-        for name in self.task.fields:
-            if self.column_of[name] not in columns and name not in self.task.optional:
-                asked = self.column_of[name]
+        for name in known:
+            may_lack = name in self.task.optional or name == self.task.label
+            asked = self.column_of[name]
+            if asked not in columns and (name in named or not may_lack):
                 what = f"the column '{asked}'" if asked == name else f"the column '{asked}' for the field '{name}'"
                 problems.append(
                     f"The data '{self.source}' lacks {what}{did_you_mean(asked, columns)}; its columns are "
@@ -62,6 +65,10 @@ class Rows:
                 )
         if problems:
             raise DataError(problems)
+        if self.task.id and self.task.id not in columns:
+            self.warnings.append(
+                f"The data '{self.source}' lacks the id column '{self.task.id}'; rows are numbered from 0 instead."
+            )
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -101,9 +108,15 @@ class Rows:
         """Each row's id: the task's id column where the data has it, else the row's number from 0."""
         stop = len(self) if stop is None else stop
         column = self._column(self.task.id, start, stop) if self.task.id else None
-        if column is None:
-            column = self._column("__row__", start, stop)
-        return list(range(start, stop)) if column is None else list(column.to_pylist())
+        return self._numbers[start:stop].tolist() if column is None else list(column.to_pylist())
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        """Each row's number in the file that it comes from."""
+        if self._whole is None:
+            return np.arange(len(self))
+        whole, chosen = self._whole
+        return whole._numbers[chosen]
 
     def _column(self, name: str, start: int, stop: int) -> Any:
         if name not in self._dataset.column_names:
@@ -116,8 +129,12 @@ class Rows:
     @cached_property
     def labels(self) -> NDArray[np.int16]:
         """Each row's label as its place in `task.labels`, `NO_LABEL` where there is none."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
+        if self._whole is not None:  # one naming of the labels holds for the whole file
+            whole, chosen = self._whole
+            return whole.labels[chosen]
         if not self.has_labels:
             raise DataError(
                 f"The data '{self.source}' lacks the label column '{self.column_of[self.task.label]}'; its columns "
@@ -125,7 +142,14 @@ class Rows:
             )
         codes, names = np.empty(len(self), dtype=np.int32), dict[str, int]()
         for start, stop in self.stretches():
-            column = pc.dictionary_encode(self._column(self.column_of[self.task.label], start, stop))
+            column = self._column(self.column_of[self.task.label], start, stop)
+            try:
+                column = pc.dictionary_encode(column)
+            except pa.ArrowNotImplementedError:
+                raise DataError(
+                    f"The label column '{self.column_of[self.task.label]}' of '{self.source}' holds {column.type}; a "
+                    "label is text or a number."
+                ) from None
             found = ["" if name is None else _as_text(name) for name in column.dictionary.to_pylist()]
             local = np.array(
                 [names.setdefault(name, len(names)) for name in found] + [names.setdefault("", len(names))]
@@ -138,8 +162,10 @@ class Rows:
     def _naming(self, found: Sequence[str]) -> dict[str, int]:
         """Which of the task's namings of the labels (its own, or an alias list) the data uses."""
         own = self.task.labels
-        values = [name for name in found if name not in UNLABELED or name in own]
         namings = [own, *self.task.aliases]
+        known = {name for names in namings for name in names}
+        plain = {name: name if name in known else re.sub(r"\.0+$", "", name) for name in found}  # 1.0 is 1
+        values = [plain[name] for name in found if name not in UNLABELED or name in own]
         fitting = [names for names in namings if set(values) <= set(names)]
         if not fitting:
             unknown = [name for name in values if name not in own]
@@ -154,19 +180,15 @@ class Rows:
                 f"{listed(fitting[1], 5)}; the first is taken. If that is wrong, change 'aliases' in the task."
             )
         chosen = fitting[0]
-        return {name: chosen.index(name) if name in chosen and name in values else NO_LABEL for name in found}
+        return {name: chosen.index(plain[name]) if plain[name] in values else NO_LABEL for name in found}
 
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> Rows:
         """These rows alone; their ids stay what they were."""
         rows = np.asarray(rows, dtype=np.int64)
-        dataset = self._dataset
-        if "__row__" not in dataset.column_names and self.task.id not in dataset.column_names:
-            chosen = dataset.select(rows).add_column("__row__", rows.tolist())
-        else:
-            chosen = dataset.select(rows)
-        picked = Rows(chosen, self.task, self.source, self.column_of)
-        if "labels" in self.__dict__:
-            picked.__dict__["labels"] = self.labels[rows]
+        mapped = {name: column for name, column in self.column_of.items() if name != column}
+        picked = Rows(self._dataset.select(rows), self.task, self.source, mapped)
+        picked.warnings = self.warnings
+        picked._whole = (self, rows)
         return picked
 
     def fingerprints(self) -> NDArray[np.uint64]:
@@ -194,8 +216,8 @@ def _plain(column: Any) -> Any:
 
 
 def _as_text(value: object) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
+    if isinstance(value, float) and (value != value or value.is_integer()):
+        return str(int(value)) if value == value else ""
     return str(value).strip()
 
 
@@ -212,6 +234,8 @@ def few_shot(rows: Rows, examples: int, seed: int | None = None) -> Rows:
     A remainder goes one each to the first labels: 10 rows over four labels are 3, 3, 2 and 2. With a `seed` the
     rows are drawn at random instead.
     """
+    if examples < 0:
+        raise DataError(f"A training set cannot have {examples} examples; ask for 0 or more.")
     labels = rows.task.labels
     share, rest = divmod(examples, len(labels))
     order = np.arange(len(rows)) if seed is None else np.random.default_rng(seed).permutation(len(rows))

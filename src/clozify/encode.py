@@ -48,8 +48,9 @@ class Template:
     pieces: tuple[Piece, ...]
     columns: tuple[Column, ...]
     own: int  # tokens that are not a field's: words, mask, specials
-    left_of_mask: str  # what a word in the mask's place is written behind
-    mask_starts_segment: bool
+    left_of_mask: str  # the literal that a word in the mask's place is written behind
+    right_of_mask: str  # the literal that follows it
+    mask_starts_segment: bool  # nothing but that literal comes before the mask in its segment
     mask_id: int
     pad_id: int
 
@@ -59,11 +60,11 @@ def compile_pattern(pattern: Pattern, tokens: Tokens) -> Template:
     layout = tokens.layout(len(pattern.segments))
     pieces = [Piece(layout.specials[0], layout.special_types[0])]
     columns: list[Column] = []
-    left_of_mask, starts_segment = "", True
+    left_of_mask, right_of_mask, starts_segment = "", "", True
     for number, segment in enumerate(pattern.segments):
         kind = layout.segment_types[number]
         left, at_start = "", True  # the literal since the last slot or mask; whether none came before it
-        for part in segment:
+        for place, part in enumerate(segment):
             if isinstance(part, str):
                 text = part.rstrip()
                 ids = [] if not text else tokens.ids(text) if at_start else tokens.behind_slot("", text)
@@ -73,6 +74,8 @@ def compile_pattern(pattern: Pattern, tokens: Tokens) -> Template:
             if isinstance(part, Mask):
                 pieces.append(Piece((tokens.mask_id,), (kind,)))
                 left_of_mask, starts_segment = left, at_start
+                following = segment[place + 1] if place + 1 < len(segment) else ""
+                right_of_mask = following if isinstance(following, str) else ""
             else:
                 context = tokens.shared_context(left if at_start or left else "x")
                 pieces.append(Piece((), (kind,), len(columns)))
@@ -86,6 +89,7 @@ def compile_pattern(pattern: Pattern, tokens: Tokens) -> Template:
         tuple(columns),
         own,
         left_of_mask,
+        right_of_mask,
         starts_segment,
         tokens.mask_id,
         tokens.pad_id,

@@ -22,12 +22,20 @@ class TaskError(ClozifyError):
     """A task that cannot be used: the file, a pattern, a label or a word."""
 
 
+class RecipeError(ClozifyError):
+    """A recipe with a setting that is unknown or out of bounds."""
+
+
 class DataError(ClozifyError):
     """Rows that cannot be read, or that lack what the task asks for."""
 
 
 class ModelError(ClozifyError):
     """A model that cannot be loaded, or that does not answer cloze questions."""
+
+
+class TrainingError(ClozifyError):
+    """A training that cannot go on, such as a loss that is no number."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

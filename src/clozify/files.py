@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import codecs
 import csv
+import glob
 import gzip
-from collections.abc import Sequence
+import json
+import sys
+import tempfile
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozify import hub
 from clozify.errors import DataError, did_you_mean, listed
+from clozify.progress import progress
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -52,6 +59,43 @@ def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: 
     return dataset
 
 
+def _load_json_lines(files: Sequence[Path]) -> Dataset:
+    """JSONL line by line, for what Datasets' reader refuses: rows with other keys or types than the first ones'."""
+    from datasets import Dataset, Features, Value
+
+    def lines() -> Iterator[tuple[Path, int, dict[str, Any]]]:
+        for file in files:
+            opener = gzip.open if file.name.lower().endswith(".gz") else open
+            with opener(file, "rt", encoding="utf-8-sig") as text:
+                for number, line in enumerate(text, start=1):
+                    if line.strip():
+                        yield file, number, _json_object(file, number, line)
+
+    keys = list(dict.fromkeys(key for _, _, row in lines() for key in row))
+
+    def rows() -> Iterator[dict[str, str | None]]:
+        for _, _, row in lines():
+            yield {key: _json_text(row.get(key)) for key in keys}
+
+    with tempfile.TemporaryDirectory(prefix="clozify-") as folder:  # mapped files outlive their names
+        features = Features({key: Value("string") for key in keys})
+        return Dataset.from_generator(rows, features=features, cache_dir=folder, fingerprint=uuid.uuid4().hex)
+
+
+def _json_object(file: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"The data file '{file}' cannot be read: line {number} is not JSON ({error.msg}).") from None
+    if not isinstance(row, dict):
+        raise DataError(f"The data file '{file}' cannot be read: line {number} is not a JSON object like the others.")
+    return row
+
+
+def _json_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _builtin(source: str) -> Path:
     """A part of the sample data that comes with clozify: `builtin:labeled`, `builtin:unlabeled`, `builtin:test`."""
     parts = {path.name.split(".")[0]: path for path in SAMPLE.glob("*.csv.gz")}
@@ -73,7 +117,14 @@ def _open_local(path: Path, columns: Sequence[str] | None, fields: Sequence[str]
         if FORMATS[kind] != "parquet":
             _check_utf8(file)
     options = _csv_options(files[0], kind, columns, fields) if FORMATS[kind] == "csv" else {}
-    return _load(str(path), FORMATS[kind], data_files=[str(file) for file in files], split="train", **options)
+    # A name is a name: Datasets would take [, ] and * in it for a search. It reads absolute paths alone safely.
+    names = [glob.escape(str(file.absolute())) for file in files]
+    try:
+        return _load(str(path), FORMATS[kind], data_files=names, split="train", **options)
+    except DataError:
+        if FORMATS[kind] != "json":
+            raise
+        return _load_json_lines(files)
 
 
 def _shards(path: Path) -> list[Path]:
@@ -82,10 +133,14 @@ def _shards(path: Path) -> list[Path]:
         if _suffix(path) not in FORMATS:
             raise DataError(f"The data file '{path}' is of no known kind; use {supported}, gzipped or not.")
         return [path]
-    files = sorted(file for file in path.iterdir() if file.is_file() and _suffix(file) in FORMATS)
+    files = sorted(file for file in path.iterdir() if file.is_file() and _is_shard(file))
     if not files:
         raise DataError(f"The folder '{path}' holds no data files; put {supported} files into it.")
     return files
+
+
+def _is_shard(path: Path) -> bool:
+    return _suffix(path) in FORMATS and not path.name.startswith((".", "_"))
 
 
 def _suffix(path: Path) -> str:
@@ -99,7 +154,7 @@ def _check_utf8(path: Path) -> None:
     line = 1
     opener = gzip.open if path.name.lower().endswith(".gz") else open
     try:
-        with opener(path, "rb") as file:
+        with opener(path, "rb") as file, progress(f"reading {path.name}", path.stat().st_size, "bytes") as advance:
             while block := file.read(1 << 20):
                 try:
                     decode(block)
@@ -110,7 +165,14 @@ def _check_utf8(path: Path) -> None:
                         f"0x{error.object[error.start]:02x}; save the file as UTF-8."
                     ) from None
                 line += block.count(b"\n")
-    except (gzip.BadGzipFile, EOFError) as error:
+                advance(len(block))
+        try:
+            decode(b"", True)
+        except UnicodeDecodeError:
+            raise DataError(
+                f"The data file '{path}' is not UTF-8 text: it ends in the middle of a character; is it whole?"
+            ) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"The data file '{path}' is not a whole gzip file ({error}); compress it again.") from None
 
 
@@ -134,6 +196,7 @@ def _csv_options(path: Path, kind: str, columns: Sequence[str] | None, fields: S
             )
         options |= {"header": None, "column_names": list(columns)}
         first = list(columns)
+    first = [name or f"Unnamed: {number}" for number, name in enumerate(first)]  # as pandas calls them
     if len(set(first)) != len(first):
         twice = sorted({name for name in first if first.count(name) > 1})
         raise DataError(f"The data file '{path}' has the column {listed(twice)} twice; rename one.")
@@ -146,11 +209,12 @@ def _is_hub_name(source: str) -> bool:
 
 def _open_hub(source: str) -> Dataset:
     name, _, split = source.partition("@")
-    name, _, config = name.partition(":")
     if not split:
+        near = did_you_mean(source, [path.name for path in Path().iterdir()])
         raise DataError(
-            f"'{source}' is no file here; for a data set of the hub name its split too, as in '{source}@test'."
+            f"'{source}' is no file here{near}; for a data set of the hub name its split too, as in '{name}@test'."
         )
+    name, _, config = name.partition(":")
     if not hub.reachable():
         import datasets
 
@@ -161,7 +225,10 @@ def _open_hub(source: str) -> Dataset:
 def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
     import datasets
 
-    datasets.disable_progress_bars()
+    if sys.stderr.isatty():  # its own bars, for what takes longer than a moment
+        datasets.enable_progress_bars()
+    else:
+        datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
     try:
         return datasets.load_dataset(*args, **kwargs)
@@ -175,7 +242,7 @@ def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        if "corresponds to no data" in str(cause):
+        if "corresponds to no data" in str(cause) or "BatchSize must be" in str(cause):
             raise DataError(f"The data '{source}' has no rows.") from None
         reason = " ".join(str(cause).split()) or type(cause).__name__
         raise DataError(f"The data '{source}' cannot be read: {reason.rstrip('.')}.") from error

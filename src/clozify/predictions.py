@@ -20,25 +20,37 @@ from clozify.errors import DataError, listed
 KINDS = (".csv", ".jsonl", ".parquet")
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, *inputs: str | Path) -> None:
     """Fail before the work, not after it, where the file could not be written."""
-    if path.suffix not in KINDS:
+    if path.suffix.lower() not in KINDS:
         raise DataError(f"Predictions cannot be written to '{path}'; let its name end in {listed(KINDS)}.")
     if not path.parent.is_dir():
         raise DataError(f"Predictions cannot be written to '{path}': the folder '{path.parent}' does not exist.")
+    for place in map(Path, inputs):
+        if path.exists() and (path.resolve() == place.resolve() or path.resolve().parent == place.resolve()):
+            raise DataError(f"Predictions cannot be written to '{path}': that is the data; choose another name.")
     if path.is_dir():
         raise DataError(f"Predictions cannot be written to '{path}': it is a folder.")
+    try:
+        _beside(path).touch()
+        _beside(path).unlink()
+    except OSError as error:
+        raise DataError(f"Predictions cannot be written to '{path}': {error.strerror}.") from None
 
 
 def write_predictions(path: Path, rows: Rows, stretches: Iterable[tuple[int, NDArray[np.float64]]]) -> None:
     """Write `(start, probabilities)` stretches; probabilities are (rows, labels)."""
     check_output(path)
-    beside = path.with_name(f".{path.name}.part")
+    beside = _beside(path)
     try:
-        _WRITERS[path.suffix](beside, (_table(rows, start, part) for start, part in stretches))
+        _WRITERS[path.suffix.lower()](beside, (_table(rows, start, part) for start, part in stretches))
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
 
 
 def _table(rows: Rows, start: int, probabilities: NDArray[np.float64]) -> Any:
@@ -55,9 +67,12 @@ def _table(rows: Rows, start: int, probabilities: NDArray[np.float64]) -> Any:
 
 
 def _write_csv(path: Path, tables: Iterable[Any]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    import pyarrow.csv
+
+    with path.open("wb") as file:
         for number, table in enumerate(tables):
-            table.to_pandas().to_csv(file, index=False, header=number == 0, float_format="%.6f", lineterminator="\n")
+            options = pyarrow.csv.WriteOptions(include_header=number == 0, quoting_style="needed")
+            pyarrow.csv.write_csv(table, file, options)
 
 
 def _write_jsonl(path: Path, tables: Iterable[Any]) -> None:

@@ -126,10 +126,10 @@ def near_words(
     """One-token words that the model expects at the mask, those nearest to the pieces of `word` first."""
     used = {other.lower() for words in taken for other in words}
     vectors = model.model.get_input_embeddings().weight.detach()
-    pieces = vectors[torch.tensor(word_ids(model.tokens, template, word), device=vectors.device)].mean(dim=0)
+    pieces = vectors[torch.tensor(word_ids(model.tokens, template, word), dtype=torch.long)].mean(dim=0)
     likely = [w for w in top_words(model, template, rows, LIKELY) if len(w) > 2 and w.lower() not in used]
-    if not likely:
-        return []
+    if not likely or not torch.isfinite(pieces).all():
+        return likely[:count]
     ids = torch.tensor([word_ids(model.tokens, template, w)[0] for w in likely], device=vectors.device)
     nearness = torch.cosine_similarity(vectors[ids], pieces[None], dim=-1)
     return [likely[place] for place in nearness.topk(min(count, len(likely))).indices.tolist()]

@@ -105,10 +105,14 @@ class Task(BaseModel):
     def pairs(self) -> list[Pair]:
         """Every pattern with every verbalizer."""
         several = len(self.verbalizers) > 1
+        ordered = [  # whatever order a verbalizer lists the labels in, scores come in the task's
+            Verbalizer(name=verbalizer.name, words={label: verbalizer.words[label] for label in self.labels})
+            for verbalizer in self.verbalizers
+        ]
         return [
             Pair(f"p{number}-{verbalizer.name}" if several else f"p{number}", Pattern(text), verbalizer)
             for number, text in enumerate(self.patterns, start=1)
-            for verbalizer in self.verbalizers
+            for verbalizer in ordered
         ]
 
     def problems(self) -> list[str]:
@@ -134,7 +138,8 @@ class Task(BaseModel):
         if any(not text for text in self.line_breaks):
             found.append("'line_breaks' holds an empty text, which stands everywhere; remove it.")
         if len(self.labels) < 2:
-            found.append(f"There is only the label {listed(self.labels)}; classification needs two or more.")
+            only = f"is only the label {listed(self.labels)}" if self.labels else "is no label"
+            found.append(f"There {only}; classification needs two or more.")
         found += [
             f"'aliases' has a list of {len(names)} names ({listed(names, 4)}) for {len(self.labels)} labels; "
             "each list names all labels, each once, in their order."
@@ -200,6 +205,10 @@ def _sentence(fault: Any) -> str:
     if fault["type"] == "extra_forbidden":
         near = did_you_mean(place[-1], [*Task.model_fields, "labels"])
         return f"the entry '{name}' is not known{near}; remove or rename it."
+    if fault["type"] == "missing" and place == ["labels"]:
+        return 'a verbalizer has no words; add words = { label = "word", ... } to it.'
+    if fault["type"] in ("tuple_type", "string_type") and place[0] == "labels":
+        return f"the entry '{name}' is {fault['input']!r}, not a word; write it in quotation marks, or a list of words."
     if fault["type"] == "missing":
         return f"the entry '{name}' is missing; add it."
     return f"the entry '{name}' is {fault['input']!r}: {fault['msg'][0].lower() + fault['msg'][1:]}."
@@ -223,7 +232,7 @@ def load_task(task: str | Path | Task) -> Task:
             f"name a TOML file or one of {', '.join(shipped)}."
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"The task file '{path}' is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
     return parse_task(text, where=f"Task file '{path.name if path in shipped.values() else path}'")

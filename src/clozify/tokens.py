@@ -63,8 +63,6 @@ class Tokens:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if not tokenizer.is_fast:
             raise ModelError(f"The tokenizer {type(tokenizer).__name__} has no fast version, which clozify needs.")
-        if tokenizer.mask_token_id is None:
-            raise ModelError("The tokenizer has no mask token, so the model cannot answer cloze questions.")
         self.tokenizer = tokenizer
         self.mask_id = int(tokenizer.mask_token_id)
         self.pad_id = int(tokenizer.pad_token_id or 0)

@@ -6,6 +6,7 @@ sentence for each word that the model splits, does not know, or cannot tell from
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,18 +36,29 @@ class SplitWord:
 
     def __str__(self) -> str:
         shown = " + ".join(self.pieces)
+        if not self.pieces:
+            return f"the word '{self.word}' of the label '{self.label}' is nothing to the model's tokenizer"
         if len(self.pieces) == 1:
             return f"the model does not know the word '{self.word}' of the label '{self.label}'"
         return f"the word '{self.word}' of the label '{self.label}' is not one token of the model, which reads {shown}"
 
 
 def word_ids(tokens: Tokens, template: Template, word: str) -> list[int]:
-    """The ids of a word in the mask's place: written behind what the pattern has to the left of the mask."""
-    left = template.left_of_mask
-    if not template.mask_starts_segment:
-        return tokens.behind_slot(left, word)
-    ids = tokens.after(left, word)
+    """The ids of a word in the mask's place: written behind what the pattern has to the left of the mask.
+
+    Where letters touch the mask, as in `{mask}ly`, and change the word's tokens, they are the ids of all of it.
+    """
+    left, right = template.left_of_mask, template.right_of_mask
+    before, behind = _letters(left[::-1])[::-1], _letters(right)
+    if tokens.ids(before + word + behind) != [*tokens.ids(before), *tokens.ids(word), *tokens.ids(behind)]:
+        return tokens.ids(before + word + behind)
+    ids = tokens.after(left, word) if template.mask_starts_segment else tokens.behind_slot(left, word)
     return tokens.ids(word) if ids is None else ids
+
+
+def _letters(text: str) -> str:
+    """The letters and digits that a text starts with."""
+    return "".join(itertools.takewhile(str.isalnum, text))
 
 
 def verbalize(
@@ -72,15 +84,16 @@ def verbalize(
     for number, row in enumerate(rows):
         np.add.at(mean[number], row, 1 / max(len(row), 1))
     errors, warnings = [], []
+    for (first, of_first), (second, of_second) in itertools.combinations(zip(verbalizer.words, mean, strict=True), 2):
+        if of_first.any() and np.array_equal(of_first, of_second):
+            errors.append(
+                f"the labels {listed([first, second])} have the same words for this model, so they could never be told "
+                "apart; give each its own"
+            )
     single = {label for label, words in verbalizer.words.items() if len(words) == 1}
     for token, labels in owners.items():
         if len(labels) > 1:
             piece = tokens.pieces([token])[0]
-            if len(single.intersection(labels)) > 1:
-                errors.append(
-                    f"the labels {listed(labels)} have the same token '{piece}' for this model, so they could never "
-                    "be told apart; give each a word of its own"
-                )
-            else:
+            if not single.issuperset(labels):
                 warnings.append(f"the word '{piece}' stands for the labels {listed(labels)}")
     return LabelWords(np.array(list(columns), dtype=np.int64), mean), split, errors, warnings

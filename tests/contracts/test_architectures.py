@@ -113,3 +113,51 @@ def test_a_model_without_a_head_is_refused(architecture, tiny_folder, tmp_path):
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="lacks a language-model head"):
         load_model(tmp_path)
+
+
+def test_the_order_of_labels_in_a_verbalizer_has_no_meaning(tiny, rows):
+    """Scored in the order of the words, the second verbalizer's labels would be swapped without a word."""
+    text = TASK.split("[labels]")[0] + (
+        '[[verbalizers]]\nname = "x"\nwords = { a = "good", b = "bad" }\n'
+        '[[verbalizers]]\nname = "y"\nwords = { b = "bad", a = "good" }\n'
+    )
+    task = parse_task(text)
+    swapped = Rows(rows._dataset, task)
+    (_, scores), *_ = annotate(tiny("bert"), ask(tiny("bert"), task), swapped)
+    assert np.allclose(scores[0::2], scores[1::2])
+
+
+@pytest.mark.parametrize(
+    ("what", "part"),
+    [
+        ("gpt2", "is a gpt2 model, no masked language model"),
+        ("bart", "is a bart model, no masked language model"),
+        ("no tokenizer", "without a tokenizer"),
+        ("broken weights", "cannot be loaded"),
+        ("other vocabulary", "they do not belong together"),
+    ],
+)
+def test_a_folder_that_is_no_masked_language_model_is_one_sentence(what, part, tiny_folder, tmp_path):
+    import shutil
+
+    import transformers
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder("bert"), folder)
+    if what == "gpt2":
+        transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1).save_pretrained(folder)
+    elif what == "bart":
+        transformers.BartConfig(d_model=8).save_pretrained(folder)
+    elif what == "no tokenizer":
+        for path in folder.glob("tokenizer*"):
+            path.unlink()
+    elif what == "broken weights":
+        (folder / "model.safetensors").write_bytes(b"not weights")
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer.add_tokens([f"token{n}" for n in range(50)])
+        tokenizer.save_pretrained(folder)
+    with pytest.raises(ModelError) as error:
+        load_model(folder)
+    (problem,) = error.value.problems
+    assert part in problem

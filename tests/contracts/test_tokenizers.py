@@ -89,7 +89,7 @@ def test_words_that_differ_only_in_case_are_one_token_for_a_lower_casing_model(t
     tokens = tiny("bert").tokens
     template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
     _, _, errors, _ = verbalize(tokens, template, Verbalizer(words={"a": "Good", "b": "good"}))
-    assert "same token 'good'" in errors[0]
+    assert "'a' and 'b' have the same words" in errors[0]
 
 
 def test_lists_of_words_may_overlap_with_a_warning_and_are_averaged(tiny):
@@ -101,3 +101,27 @@ def test_lists_of_words_may_overlap_with_a_warning_and_are_averaged(tiny):
     assert not errors
     assert "stands for the labels 'a' and 'b'" in warnings[0]
     assert found.mean.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"), [("{mask}ly {text}", False), ("a{mask}b {text}", False), ("({mask}) {text}", True)]
+)
+def test_a_word_that_touches_letters_is_tokenised_with_them(pattern, fits, tiny):
+    """'great' is a token, but in 'greatly' the model never sees it."""
+    tokens = tiny("bert").tokens
+    template = compile_pattern(Pattern(pattern), tokens)
+    assert (len(word_ids(tokens, template, "great")) == 1) == fits
+
+
+def test_labels_with_the_same_words_in_another_order_are_an_error(tiny):
+    tokens = tiny("bert").tokens
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
+    _, _, errors, _ = verbalize(tokens, template, Verbalizer(words={"a": ("good", "bad"), "b": ("bad", "good")}))
+    assert "same words" in errors[0]
+
+
+def test_a_word_that_the_tokenizer_drops_is_an_error(tiny):
+    tokens = tiny("bert").tokens
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
+    _, split, _, _ = verbalize(tokens, template, Verbalizer(words={"a": "good", "b": "\u200b"}))
+    assert "nothing to the model's tokenizer" in str(split[0])

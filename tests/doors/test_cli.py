@@ -121,6 +121,17 @@ BAD = {
     "no network": ("", ["check", "task.toml", "--model", "roberta-large"], "hf download roberta-large"),
     "bad output": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--output", "p.xlsx"], "end in '.csv'"),
     "no output folder": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--output", "no/p.csv"], "'no'"),
+    "output is the data": (
+        "text\nx\n",
+        ["zero-shot", "task.toml", "--data", "bad.csv", "--output", "bad.csv"],
+        "that is the data",
+    ),
+    "output in no place to write": (
+        "",
+        ["zero-shot", "task.toml", "--data", "rows.csv", "--output", "/proc/p.csv"],
+        "cannot be written to '/proc/p.csv'",
+    ),
+    "a name too long": ("", ["check", "x" * 300], "too long"),
     "bad mapping": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--map", "text"], "FIELD=COLUMN"),
     "unknown mapping": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--map", "txt=text"], "no field 'txt'"),
 }
@@ -180,6 +191,31 @@ def test_the_same_command_twice_gives_the_same_numbers(folder, run):
     for report in reports:
         del report["seconds"]
     assert reports[0] == reports[1]
+
+
+def test_ids_stay_as_they_are_in_csv_although_one_is_missing(folder, run):
+    """As floating-point numbers, long ids would lose their last digits and join to nothing."""
+    (folder / "task.toml").write_text('id = "uid"\n' + GOOD_TASK)
+    (folder / "d.jsonl").write_text('{"uid": 12345678901234567, "text": "x"}\n{"uid": null, "text": "y"}\n')
+    assert run("zero-shot", "task.toml", "--data", "d.jsonl", "--output", "p.csv")[0] == 0
+    assert [row["id"] for row in csv.DictReader((folder / "p.csv").open())] == ["12345678901234567", ""]
+
+
+def test_rows_without_a_label_are_counted(folder, run):
+    (folder / "some.csv").write_text("label,text\npos,good\n,unknown\n")
+    report = json.loads(run("zero-shot", "task.toml", "--data", "some.csv", "--json")[1])
+    assert report["labeled_rows"] == 1
+    assert any("1 of 2 rows have no label" in remark for remark in report["warnings"])
+
+
+def test_zero_shot_from_python_works_more_than_once(folder, builtin):
+    """A module of the same name would hide the function after the first call."""
+    import clozify
+
+    for _ in range(2):
+        found, report = clozify.zero_shot("task.toml", "rows.csv", builtin)
+        assert found.probabilities(0, 3).shape == (3, 2)
+        assert report["rows"] == 3
 
 
 def test_the_installed_command_prints_its_version():

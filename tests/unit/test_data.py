@@ -125,6 +125,10 @@ def test_a_field_may_be_mapped_to_another_column(tmp_path, stars):
         ("d.txt", b"hello", "of no known kind"),
         ("d.csv.gz", b"label,text\n1,x\n", "not a whole gzip file"),
         ("d.parquet", b"no parquet", "cannot be read"),
+        ("d.csv", b"label,text\n1,caf\xc3", "ends in the middle of a character"),
+        ("d.csv.gz", gzip.compress(b"label,text\n1,x\n")[:-9] + b"\0" * 9, "not a whole gzip file"),
+        ("d.jsonl", b'{"text": "x"}\nnot json\n', "line 2 is not JSON"),
+        ("d.jsonl", b'{"text": "x"}\n[1]\n', "cannot be read"),
     ],
 )
 def test_a_bad_file_is_one_sentence(name, content, part, tmp_path, stars):
@@ -198,3 +202,54 @@ def test_ids_of_the_task_column_are_kept_through_selection(tmp_path):
     )
     rows = read(write(tmp_path / "d.csv", [("x7", "a", "one"), ("x9", "b", "two")], ("uid", "label", "text")), task)
     assert rows.select([1]).ids() == ["x9"]
+
+
+def test_a_label_column_of_lists_is_an_error(tmp_path, stars):
+    (tmp_path / "d.jsonl").write_text('{"label": ["1"], "text": "x"}\n')
+    with pytest.raises(DataError, match="a label is text or a number"):
+        _ = read(tmp_path / "d.jsonl", stars).labels
+
+
+@pytest.mark.parametrize("name", ["a [1].csv", "a*.csv", "b {x}, y.csv"])
+def test_a_file_s_name_is_a_name_and_no_search(name, tmp_path, stars):
+    """Taken as a search, `a*.csv` would read its neighbours too, and nobody would know."""
+    write(tmp_path / "ab.csv", [("1", "neighbour")])
+    assert read(write(tmp_path / name, [("1", "own")]), stars).texts("text") == ["own"]
+
+
+def test_a_subset_reads_its_labels_as_the_whole_file_does(tmp_path):
+    """Hub numbers 1 to 3 without the 0 look like the task's own 1 to 3, which are other labels."""
+    rows = [(str(n), f"t{n}", "d") for n in range(4)]
+    whole = read(write(tmp_path / "d.csv", rows, ("label", "title", "description")), load_task("agnews"))
+    assert whole.select([1, 2, 3]).select([1, 2]).labels.tolist() == [2, 3]
+
+
+def test_the_index_column_that_pandas_writes_is_no_obstacle(tmp_path, stars):
+    pd.DataFrame(ROWS, columns=["label", "text"]).to_csv(tmp_path / "d.csv")
+    assert read(tmp_path / "d.csv", stars).labels.tolist() == [0, 2, 1, 0]
+
+
+@pytest.mark.parametrize("name", ["label", "text"])
+def test_a_column_named_on_purpose_must_exist(name, tmp_path, stars):
+    """Taken as unlabelled data, a misspelt label column would make the accuracy vanish without a word."""
+    with pytest.raises(DataError, match="lacks the column 'nope'"):
+        read(write(tmp_path / "d.csv"), stars, {name: "nope"})
+
+
+def test_rows_may_have_other_keys_and_types_than_the_first_ones(tmp_path, stars):
+    """The fast reader settles the columns on the first block and fails on what comes behind it."""
+    filler = [{"text": f"row {n} " + "x" * 500, "label": 1, "more": None} for n in range(25_000)]
+    rows = [*filler, {"text": "late", "label": "2", "more": [1], "new": {"a": 1}}]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read(tmp_path / "d.jsonl", stars)
+    assert found.texts("text", 25_000) == ["late"]
+    assert found.labels[[0, -1]].tolist() == [0, 1]
+
+
+def test_whole_numbers_written_with_a_point_are_whole_numbers(tmp_path, stars):
+    assert read(write(tmp_path / "d.csv", [("1.0", "x"), ("3.0", "y")]), stars).labels.tolist() == [0, 2]
+
+
+def test_a_negative_number_of_examples_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="-3 examples"):
+        few_shot(labelled(tmp_path, [5, 5, 5, 5]), -3)

@@ -10,10 +10,10 @@ import pytest
 import clozify
 
 PACKAGE = Path(clozify.__file__).parent
-ORDER = [
-    "errors", "pattern", "task", "hub", "files", "data", "tokens", "encode", "verbalize", "cloze", "questions",
-    "metrics", "progress", "steps", "baselines", "check", "predictions", "zero_shot", "report", "cli",
-]  # fmt: skip
+ORDER = """
+errors pattern task recipe progress hub files data tokens encode verbalize cloze questions metrics losses training steps
+baselines check predictions zeroshot report cli __main__
+""".split()
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

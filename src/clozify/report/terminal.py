@@ -46,7 +46,7 @@ def show_check(console: Console, found: dict[str, Any]) -> None:
         spread = "" if not counts else ": " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
         console.print(Text(f"Data: {found['data']}, {found['rows']:,} rows{spread}."))
     same = all(pattern["pairs"] == found["patterns"][0]["pairs"] for pattern in _unnamed(found["patterns"]))
-    if same:
+    if same and found["patterns"]:
         _show_words(console, found["patterns"][0], "words")
     for number, pattern in enumerate(found["patterns"], start=1):
         console.print()
@@ -54,7 +54,7 @@ def show_check(console: Console, found: dict[str, Any]) -> None:
         if not same:
             _show_words(console, pattern, "words here")
         for row, label in zip_longest(pattern["rows"], found["first_labels"]):
-            _line(console, "the model reads", _shortened(row["read_as"]))
+            _line(console, "the model reads", _shortened(row["read_as"], found["mask"]))
             for pair, answer in zip(pattern["pairs"], row["answers"], strict=True):
                 first = sorted(answer.items(), key=lambda item: -item[1])[:3]
                 shares = ", ".join(f"{name} {percent(share)}%" for name, share in first)
@@ -94,9 +94,12 @@ def _show_words(console: Console, pattern: dict[str, Any], what: str) -> None:
         _line(console, what + _verbalizer(pair), ", ".join(words))
 
 
-def _shortened(text: str, most: int = 400) -> str:
-    """A long row's two ends, so that the mask is seen wherever it stands."""
-    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+def _shortened(text: str, mask: str, most: int = 400) -> str:
+    """A long row's part around the mask."""
+    if len(text) <= most:
+        return text
+    start = max(0, min(text.find(mask) - most // 2, len(text) - most))
+    return ("... " if start else "") + text[start : start + most] + (" ..." if start + most < len(text) else "")
 
 
 def show_remarks(console: Console, remarks: list[str]) -> None:

@@ -36,7 +36,8 @@ class Seen:
         """Count what a stretch of rows holds."""
         self.rows += len(encoded[0])
         self.truncated += int(np.any([rows.truncated for rows in encoded], axis=0).sum())
-        by_field = {column.slot.field: ragged for column, ragged in columns.items()}
+        plain_last = sorted(columns.items(), key=lambda item: item[0].slot.filter is None)
+        by_field = {column.slot.field: ragged for column, ragged in plain_last}  # as it is, rather than filtered
         for name, ragged in by_field.items():
             self.empty[name] += int((ragged.lengths == 0).sum())
 

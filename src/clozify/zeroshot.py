@@ -15,7 +15,7 @@ import numpy as np
 
 from clozify.baselines.unsupervised import Unsupervised, unsupervised
 from clozify.cloze import ClozeModel, load_model
-from clozify.data import read
+from clozify.data import NO_LABEL, read
 from clozify.predictions import check_output, write_predictions
 from clozify.steps.annotate import MAX_LENGTH
 from clozify.task import Task, load_task
@@ -37,7 +37,7 @@ def zero_shot(
     """
     task = load_task(task)
     if output is not None:
-        check_output(Path(output))
+        check_output(Path(output), data)
     rows = read(data, task, column_of)
     if rows.has_labels:
         _ = rows.labels  # an unknown label is told before the model is loaded
@@ -48,12 +48,16 @@ def zero_shot(
     if output is not None:
         stretches = ((start, found.probabilities(start, stop)) for start, stop in rows.stretches())
         write_predictions(Path(output), rows, stretches)
+    without = int((rows.labels == NO_LABEL).sum()) if rows.has_labels else len(rows)
+    if rows.has_labels and without:
+        found.remarks.append(f"{without:,} of {len(rows):,} rows have no label and do not count in the accuracy.")
     counts = np.bincount(found.predictions()[-1], minlength=len(task.labels))
     return found, {
         "task": task.name,
         "model": model.name,
         "data": str(data),
         "rows": len(rows),
+        "labeled_rows": len(rows) - without,
         "calibrated": calibrate,
         "pairs": [
             {"name": pair.name, "pattern": pair.pattern.text, "verbalizer": pair.verbalizer.name} for pair in task.pairs

@@ -1,0 +1,5 @@
+"""`python -m clozify`: the command line."""
+
+from clozify.cli import main
+
+main()

@@ -1,0 +1,42 @@
+"""The paper's losses on plain tensors: L_CE, L_MLM and their sum (sections 3.1 and 3.2), and distillation (3.3).
+
+A step's loss is the mean of its micro-batches' losses. The rows of all micro-batches go through the model in one
+forward pass, so what was a mean within a micro-batch is a weighted sum here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """L_CE: the mean over rows of -log q(l | x); `weights` (labels,) makes rare labels count more."""
+    if weights is None:
+        return functional.cross_entropy(scores, labels)
+    each = functional.cross_entropy(scores, labels, reduction="none")  # (rows,)
+    return (each * weights[labels]).mean()
+
+
+def masked_lm(scores: Tensor, tokens: Tensor, micro: Tensor, micro_batches: int) -> Tensor:
+    """L_MLM: within each micro-batch the mean of -log M(token | z) over its masked tokens, then their mean.
+
+    `scores` is (masked, vocabulary); `micro` (masked,) says which micro-batch a token belongs to. A micro-batch
+    without a masked token counts as 0.
+    """
+    if len(tokens) == 0:
+        return scores.new_zeros(())
+    each = functional.cross_entropy(scores, tokens, reduction="none")  # (masked,)
+    counts = torch.bincount(micro, minlength=micro_batches).to(each.dtype)  # (micro_batches,)
+    return (each / counts[micro]).sum() / micro_batches
+
+
+def joint(ce: Tensor, mlm: Tensor, alpha: float) -> Tensor:
+    """L = (1 - alpha) L_CE + alpha L_MLM."""
+    return (1 - alpha) * ce + alpha * mlm
+
+
+def distillation(scores: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:
+    """The cross-entropy between soft labels and the classifier's distribution, its scores divided by `temperature`."""
+    return -(targets * torch.log_softmax(scores / temperature, dim=-1)).sum(dim=-1).mean()

@@ -1,0 +1,190 @@
+"""How it is done: every number of the paper's appendix B, named as there.
+
+In: the name of a recipe, a recipe file (TOML), and single settings such as `distill.max_steps=500`. Out: a checked
+`Recipe`. A column of the appendix's table is a section; where the paper is silent, the field's help says what is
+taken.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from clozify.errors import RecipeError, did_you_mean, listed
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+class Section(BaseModel):
+    """A group of settings; unknown names are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Training(Section):
+    """One column of appendix B: how a model is trained. The defaults are the supervised baseline's."""
+
+    learning_rate: float = Field(1e-5, gt=0, description="Adam's peak learning rate; it falls linearly to 0.")
+    adam_epsilon: float = Field(1e-8, gt=0, description="Adam's epsilon.")
+    weight_decay: float = Field(0.01, ge=0, description="Decoupled weight decay; not on biases and layer norms.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
+    gradient_accumulation_steps: int = Field(4, ge=1, description="Micro-batches in a step.")
+    per_gpu_train_batch_size: int = Field(4, ge=1, description="Labelled rows in a micro-batch.")
+    max_steps: int = Field(250, ge=0, description="Steps, exactly so many, however few rows there are.")
+    num_train_epochs: float | None = Field(
+        None, gt=0, description="Passes over the training rows, instead of max_steps (the paper's x-stance: 3)."
+    )
+    warmup_steps: int = Field(0, ge=0, description="Steps until the peak learning rate; the paper has none.")
+
+    @property
+    def rows_a_step(self) -> int:
+        """Labelled rows that make one step: the effective batch."""
+        return self.per_gpu_train_batch_size * self.gradient_accumulation_steps
+
+    def steps(self, rows: int) -> int:
+        """How many steps to train on so many rows."""
+        if self.num_train_epochs is None:
+            return self.max_steps
+        return max(1, -int(-rows * self.num_train_epochs // self.rows_a_step))
+
+
+class Finetune(Training):
+    """Fine-tuning a pattern-verbalizer pair, with the auxiliary language-modelling task (section 3.2)."""
+
+    alpha: float = Field(1e-4, ge=0, le=1, description="The weight of L_MLM: (1 - alpha) L_CE + alpha L_MLM.")
+    mlm_probability: float = Field(0.15, gt=0, lt=1, description="The share of tokens to predict.")
+    per_gpu_train_batch_size: int = Field(1, ge=1, description="Labelled rows in a micro-batch.")
+    per_gpu_helper_batch_size: int = Field(3, ge=1, description="Unlabelled rows in a micro-batch.")
+    max_steps: int = Field(1000, ge=0, description="Steps, exactly so many, however few rows there are.")
+    lm_targets: Literal["text", "all"] = Field(
+        "text",
+        description="Tokens that may have to be predicted: all but special tokens, padding and the cloze slot; or, as "
+        "in the authors' code, all but the first and the last of a row.",
+    )
+
+
+class Distill(Training):
+    """Training the classifier C on the soft-labelled pile (section 3.3, step 3)."""
+
+    temperature: float = Field(2.0, gt=0, description="Softens the ensemble's scores into the target.")
+    student_temperature: float = Field(
+        1.0, gt=0, description="Divides the classifier's own scores in the loss; the paper softens the target only."
+    )
+    scale_by_squared_temperature: bool = Field(
+        False, description="Multiply the loss by the temperature squared, as the authors' code does."
+    )
+    max_steps: int = Field(5000, ge=0, description="Steps, exactly so many, however few rows there are.")
+
+
+class Recipe(Section):
+    """Everything that decides a run's numbers apart from the task, the data and the model."""
+
+    name: str = "paper"
+    seed: int = Field(42, description="The first seed; repetitions count on from it.")
+    repetitions: int = Field(3, ge=1, description="Models for each pair, and trainings of the final classifier.")
+    max_seq_length: int = Field(256, ge=8, description="The most tokens of a row.")
+    language_modeling: bool = Field(
+        True, description="Train pairs with the auxiliary task (`finetune`) or without it (`finetune_without_lm`)."
+    )
+    weighting: Literal["weighted", "uniform"] = Field(
+        "weighted", description="Members weigh as much as their pair's accuracy on T before training, or all the same."
+    )
+    balance: bool = Field(False, description="Weigh labelled rows so that every label counts the same in the loss.")
+    finetune: Finetune = Finetune()
+    finetune_without_lm: Training = Training()
+    distill: Distill = Distill()
+    supervised: Training = Training()
+
+    def to_toml(self) -> str:
+        """The whole recipe as a file, each setting with its help."""
+        return _documented(self, [])
+
+    def with_settings(self, settings: Sequence[str]) -> Recipe:
+        """This recipe with settings such as `distill.max_steps=500` changed."""
+        content = self.model_dump(exclude_none=True)
+        for setting in settings:
+            name, equals, text = setting.partition("=")
+            if not equals:
+                raise RecipeError(f"--set takes NAME=VALUE, as in --set distill.max_steps=500, not '{setting}'.")
+            *sections, last = name.strip().split(".")
+            place: Any = content
+            for section in sections:
+                place = place.get(section) if isinstance(place, dict) else None
+            known = _names(self)
+            if not isinstance(place, dict) or name.strip() not in known:
+                raise RecipeError(f"There is no setting '{name}'{did_you_mean(name, known)}; see clozify recipe paper.")
+            place[last] = _value(text.strip())
+        return _validated(content, "The settings")
+
+
+def _names(recipe: Section, before: str = "") -> list[str]:
+    found = []
+    for name in type(recipe).model_fields:
+        value = getattr(recipe, name)
+        found += _names(value, f"{before}{name}.") if isinstance(value, Section) else [before + name]
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _documented(section: Section, path: list[str]) -> str:
+    lines, after = [], []
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            title = (type(value).__doc__ or "").splitlines()[0] if name != "supervised" else "The supervised baseline."
+            heading = "PET without the auxiliary task." if name == "finetune_without_lm" else title
+            after.append(f"\n# {heading}\n[{'.'.join([*path, name])}]\n{_documented(value, [*path, name])}")
+        elif value is None:
+            lines.append(f"# {name} =   # {field.description}")
+        else:
+            written = tomli_w.dumps({name: value}).strip()
+            lines.append(written + (f"   # {field.description}" if field.description else ""))
+    return "\n".join(lines) + "\n" + "".join(after)
+
+
+def _validated(content: dict[str, Any], where: str) -> Recipe:
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        raise RecipeError([_sentence(fault, where) for fault in error.errors()]) from None
+
+
+def _sentence(fault: Any, where: str) -> str:
+    name = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return f"{where}: there is no setting '{name}'{did_you_mean(name, _names(Recipe()))}; see clozify recipe paper."
+    return f"{where}: '{name}' is {fault['input']!r}: {fault['msg'][0].lower() + fault['msg'][1:]}."
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with clozify, by name."""
+    return {path.stem: path for path in sorted(RECIPES.glob("*.toml"))}
+
+
+def load_recipe(recipe: str | Path | Recipe = "paper", settings: Sequence[str] = ()) -> Recipe:
+    """A recipe by name or from a TOML file; what a file leaves out is as in the paper."""
+    if not isinstance(recipe, Recipe):
+        shipped = shipped_recipes()
+        path = shipped.get(str(recipe), Path(recipe))
+        if not path.is_file():
+            raise RecipeError(
+                f"The recipe '{recipe}' is neither a file nor a shipped recipe{did_you_mean(str(recipe), shipped)}; "
+                f"the shipped ones are {listed(shipped)}."
+            )
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RecipeError(f"The recipe file '{path}' is not valid TOML: {error}.") from None
+        recipe = _validated({"name": path.stem} | content, f"The recipe '{path.name}'")
+    return recipe.with_settings(settings) if settings else recipe

@@ -75,3 +75,31 @@ def stars():
     from clozify.task import parse_task
 
     return parse_task(TASK)
+
+
+FOUR_PATTERNS = """
+name = "stars"
+fields = ["title", "text"]
+patterns = [
+  "It was {mask}. {title} {text}",
+  "{text}. All in all, it was {mask}.",
+  "Just {mask}! || {text}",
+  '"{title:no_final_punctuation}"? || {mask}, "{text}"',
+]
+[labels]
+1 = ["bad", "terrible"]
+2 = "okay"
+3 = "great"
+"""
+TEXTS = ["a game for children", "", "utility for analysis of data. " * 9, "Mail! server?", "x"]
+
+
+@pytest.fixture
+def rows():
+    """Five rows of odd lengths for a task with four patterns of all shapes."""
+    from datasets import Dataset
+
+    from clozify.data import Rows
+    from clozify.task import parse_task
+
+    return Rows(Dataset.from_dict({"title": TEXTS[::-1], "text": TEXTS}), parse_task(FOUR_PATTERNS))

@@ -25,6 +25,7 @@ from clozify.verbalize import LabelWords
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+LIKE_LENGTH = 0.75  # rows at least so long, of the longest, share a forward pass on a CPU
 BUILTIN = Path(__file__).parent / "builtin" / "clozify-mini"
 
 
@@ -119,21 +120,48 @@ class ClozeModel:
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
         if self._typed:
             inputs["token_type_ids"] = batch.token_type_ids
-        hidden = self.encoder(**{name: self._tensor(array) for name, array in inputs.items()})[0]
-        gathered: Tensor = hidden[rows, positions]  # (batch, length, hidden) -> (places, hidden)
-        return gathered
+        gathered: list[Tensor] = []  # (places of a group, hidden) each
+        order: list[Tensor] = []
+        for group in self._groups(batch):
+            width = int(batch.attention_mask[group].sum(axis=1).max())
+            cut = {name: self.tensor(np.ascontiguousarray(array[group, :width])) for name, array in inputs.items()}
+            hidden = self.encoder(**cut)[0]  # (group, width, hidden)
+            place = torch.full((len(batch.rows),), -1, device=self.device)
+            place[self.tensor(group)] = torch.arange(len(group), device=self.device)
+            inside = (place[rows] >= 0).nonzero()[:, 0] if len(group) < len(batch.rows) else None
+            chosen, at = (rows, positions) if inside is None else (rows[inside], positions[inside])
+            gathered.append(hidden[place[chosen], at])
+            order.append(torch.arange(len(rows), device=self.device) if inside is None else inside)
+        if len(gathered) == 1:
+            return gathered[0]
+        return torch.cat(gathered)[torch.argsort(torch.cat(order))]
+
+    def _groups(self, batch: Batch) -> list[np.ndarray[Any, Any]]:
+        """Rows to run together: all of them, or on a CPU those of like length, since padding costs as much as text."""
+        lengths = batch.attention_mask.sum(axis=1)
+        if self.device.type != "cpu":
+            return [np.arange(len(lengths))]
+        order = np.argsort(-lengths, kind="stable")
+        groups: list[list[int]] = []
+        for row in order:
+            if groups and lengths[row] >= LIKE_LENGTH * lengths[groups[-1][0]]:
+                groups[-1].append(int(row))
+            else:
+                groups.append([int(row)])
+        return [np.array(group) for group in groups]
 
     def states_at_mask(self, batch: Batch) -> Tensor:
         """The encoder's state at each row's mask: (batch, hidden)."""
-        return self.states(batch, torch.arange(len(batch.rows), device=self.device), self._tensor(batch.mask_at))
+        return self.states(batch, torch.arange(len(batch.rows), device=self.device), self.tensor(batch.mask_at))
 
     def label_scores(self, states: Tensor, words: LabelWords) -> Tensor:
         """s(l | x): the mean of the label's words' raw scores, (batch, hidden) -> (batch, labels)."""
-        word_scores = self.head(states, self._tensor(words.ids))  # (batch, words)
-        scores: Tensor = word_scores @ self._tensor(words.mean).to(word_scores.dtype).T
+        word_scores = self.head(states, self.tensor(words.ids))  # (batch, words)
+        scores: Tensor = word_scores @ self.tensor(words.mean).to(word_scores.dtype).T
         return scores
 
-    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+    def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """An array where the weights are."""
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     @torch.inference_mode()

@@ -6,14 +6,14 @@ from the fields, longest first, before the pattern is applied, and never touches
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozify.errors import TaskError
-from clozify.pattern import FILTERS, Mask, Pattern, Slot
+from clozify.pattern import FILTERS, Mask, Pattern, Segment, Slot
 from clozify.tokens import START, Ragged, Tokens
 
 
@@ -57,11 +57,16 @@ class Template:
 
 def compile_pattern(pattern: Pattern, tokens: Tokens) -> Template:
     """Tokenise a pattern's own words once, each where it stands."""
-    layout = tokens.layout(len(pattern.segments))
+    return compile_segments(pattern, pattern.segments, tokens)
+
+
+def compile_segments(pattern: Pattern, segments: Sequence[Segment], tokens: Tokens) -> Template:
+    """Segments in token space, with a mask or, for a classifier's input, without; `pattern` names them in messages."""
+    layout = tokens.layout(len(segments))
     pieces = [Piece(layout.specials[0], layout.special_types[0])]
     columns: list[Column] = []
     left_of_mask, right_of_mask, starts_segment = "", "", True
-    for number, segment in enumerate(pattern.segments):
+    for number, segment in enumerate(segments):
         kind = layout.segment_types[number]
         left, at_start = "", True  # the literal since the last slot or mask; whether none came before it
         for place, part in enumerate(segment):
@@ -136,6 +141,24 @@ class Batch:
     attention_mask: NDArray[np.int64]  # (batch, length)
     token_type_ids: NDArray[np.int64]  # (batch, length)
     mask_at: NDArray[np.int64]  # (batch,)
+
+
+def join(batches: Sequence[Batch], pad_id: int) -> Batch:
+    """Batches one below the other, padded to the widest; `rows` are numbered anew from 0."""
+    width = max(batch.input_ids.shape[1] for batch in batches)
+
+    def stacked(name: str, fill: int = 0) -> NDArray[np.int64]:
+        arrays = [getattr(batch, name) for batch in batches]
+        padded = [np.pad(a, ((0, 0), (0, width - a.shape[1])), constant_values=fill) for a in arrays]
+        return np.concatenate(padded)
+
+    return Batch(
+        np.arange(sum(len(batch.rows) for batch in batches)),
+        stacked("input_ids", pad_id),
+        stacked("attention_mask"),
+        stacked("token_type_ids"),
+        np.concatenate([batch.mask_at for batch in batches]),
+    )
 
 
 class Encoded:

@@ -38,6 +38,10 @@ class TrainingError(ClozifyError):
     """A training that cannot go on, such as a loss that is no number."""
 
 
+class RunError(ClozifyError):
+    """A run folder that cannot be worked on now."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`" (did you mean 'x'?)"` for the closest known name, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)

@@ -7,7 +7,7 @@ with words that would do.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -40,17 +40,28 @@ class Questions:
 
     asked: list[Question]
     warnings: list[str]
+    columns: list[Column]  # every field that some pattern of the task reads, once for each way it is tokenised
+    _kept: dict[int, dict[Column, Ragged]] = field(default_factory=dict)  # by the rows' identity
 
-    @property
-    def columns(self) -> list[Column]:
-        """Every field that some pattern reads, once for each way it is tokenised."""
-        return list(dict.fromkeys(column for question in self.asked for column in question.template.columns))
+    def only(self, pair: int) -> Questions:
+        """The one question of a pair, by its place in `task.pairs`; what was kept is shared."""
+        (question,) = [question for question in self.asked if pair in question.pairs]
+        words = question.words[question.pairs.index(pair)]
+        return Questions([Question(question.template, (pair,), (words,))], [], self.columns, self._kept)
+
+    def keep(self, model: ClozeModel, rows: Rows) -> dict[Column, Ragged]:
+        """All rows, tokenised once and kept for as long as these questions are asked."""
+        if id(rows) not in self._kept:
+            self._kept[id(rows)] = self.tokenize(model, rows, 0, len(rows))
+        return self._kept[id(rows)]
 
     def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[Column, Ragged]:
         """A stretch of rows, each field tokenised once for all patterns."""
-        columns = self.columns
-        texts = {field: rows.texts(field, start, stop) for field in {column.slot.field for column in columns}}
-        return {column: column.tokenize(model.tokens, texts[column.slot.field]) for column in columns}
+        if id(rows) in self._kept:
+            return {column: ragged.slice(start, stop) for column, ragged in self._kept[id(rows)].items()}
+        fields = {column.slot.field for column in self.columns}
+        texts = {name: rows.texts(name, start, stop) for name in fields}
+        return {column: column.tokenize(model.tokens, texts[column.slot.field]) for column in self.columns}
 
 
 def ask(model: ClozeModel, task: Task, rows: Rows | None = None) -> Questions:
@@ -78,7 +89,8 @@ def ask(model: ClozeModel, task: Task, rows: Rows | None = None) -> Questions:
         asked.append(Question(template, tuple(places), tuple(words)))
     if problems:
         raise TaskError(_sentences(problems))
-    return Questions(asked, _sentences(warnings))
+    columns = list(dict.fromkeys(column for question in asked for column in question.template.columns))
+    return Questions(asked, _sentences(warnings), columns)
 
 
 def _sentences(found: dict[str, list[str]]) -> list[str]:

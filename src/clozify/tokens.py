@@ -39,6 +39,11 @@ class Ragged:
         """The number of tokens of each row."""
         return np.diff(self.starts)
 
+    def slice(self, start: int, stop: int) -> Ragged:
+        """A stretch of rows, without copying their ids."""
+        starts = self.starts[start : stop + 1]
+        return Ragged(self.ids[starts[0] : starts[-1]], starts - starts[0])
+
     @staticmethod
     def of(rows: Sequence[Sequence[int]]) -> Ragged:
         """From one list of ids a row."""
@@ -72,8 +77,8 @@ class Tokens:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = True
-        self._special = np.zeros(len(tokenizer), dtype=bool)  # by id
-        self._special[tokenizer.all_special_ids] = True
+        self.special = np.zeros(len(tokenizer), dtype=bool)  # by id
+        self.special[tokenizer.all_special_ids] = True
         self.layout = cache(self._layout)
         self.shared_context = cache(self._shared_context)
 
@@ -128,7 +133,7 @@ class Tokens:
     def _as_text(self, ragged: Ragged) -> Ragged:
         """SentencePiece's vocabularies hold special tokens as pieces too: in a row's text they are unknown words."""
         if self.tokenizer.unk_token_id is not None:
-            ragged.ids[self._special[ragged.ids]] = self.tokenizer.unk_token_id
+            ragged.ids[self.special[ragged.ids]] = self.tokenizer.unk_token_id
         return ragged
 
     def _layout(self, segments: int) -> Layout:

@@ -11,30 +11,8 @@ from clozify.errors import ModelError
 from clozify.questions import ask
 from clozify.steps.annotate import annotate
 from clozify.task import parse_task
+from tests.conftest import FOUR_PATTERNS
 from tests.tiny import ARCHITECTURES
-
-TASK = """
-name = "stars"
-fields = ["title", "text"]
-patterns = [
-  "It was {mask}. {title} {text}",
-  "{text}. All in all, it was {mask}.",
-  "Just {mask}! || {text}",
-  '"{title:no_final_punctuation}"? || {mask}, "{text}"',
-]
-[labels]
-1 = ["bad", "terrible"]
-2 = "okay"
-3 = "great"
-"""
-TEXTS = ["a game for children", "", "utility for analysis of data. " * 9, "Mail! server?", "x"]
-
-
-@pytest.fixture
-def rows():
-    from datasets import Dataset
-
-    return Rows(Dataset.from_dict({"title": TEXTS[::-1], "text": TEXTS}), parse_task(TASK))
 
 
 def full_forward(model, questions, rows, max_length):
@@ -117,7 +95,7 @@ def test_a_model_without_a_head_is_refused(architecture, tiny_folder, tmp_path):
 
 def test_the_order_of_labels_in_a_verbalizer_has_no_meaning(tiny, rows):
     """Scored in the order of the words, the second verbalizer's labels would be swapped without a word."""
-    text = TASK.split("[labels]")[0] + (
+    text = FOUR_PATTERNS.split("[labels]")[0] + (
         '[[verbalizers]]\nname = "x"\nwords = { a = "good", b = "bad" }\n'
         '[[verbalizers]]\nname = "y"\nwords = { b = "bad", a = "good" }\n'
     )

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from clozify.baselines.unsupervised import Unsupervised, softmax
+from clozify.baselines.unsupervised import Unsupervised
 from clozify.data import Rows
+from clozify.metrics import softmax
 
 
 @pytest.fixture

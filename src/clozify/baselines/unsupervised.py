@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clozify.cloze import ClozeModel
 from clozify.data import NO_LABEL, Rows
-from clozify.metrics import evaluate
+from clozify.metrics import evaluate, softmax
 from clozify.progress import progress
 from clozify.questions import ask
 from clozify.steps.annotate import MAX_LENGTH, Seen, annotate
@@ -69,13 +69,6 @@ class Unsupervised:
                 "patterns": pairs,
             }
         return report
-
-
-def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """q(l | x) over the last axis."""
-    exp = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares: NDArray[np.float64] = exp / exp.sum(axis=-1, keepdims=True)
-    return shares
 
 
 def unsupervised(model: ClozeModel, rows: Rows, calibrate: bool = False, max_length: int = MAX_LENGTH) -> Unsupervised:

@@ -65,10 +65,11 @@ def annotate(
     advance: Callable[[int], None] = lambda count: None,
     token_budget: int | None = None,
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield `(start, scores)` for consecutive stretches of rows; scores are (pairs, rows, labels)."""
+    """Yield `(start, scores)` for consecutive stretches of rows; scores are (pairs asked for, rows, labels)."""
     max_length = min(max_length, model.longest)
     budget = token_budget or TOKENS_A_BATCH.get(model.device.type, TOKENS_A_BATCH["cpu"])
-    pairs, labels = len(rows.task.pairs), len(rows.task.labels)
+    asked = [pair for question in questions.asked for pair in question.pairs]
+    pairs, labels = len(asked), len(rows.task.labels)
     for start, stop in rows.stretches(STRETCH):
         columns = questions.tokenize(model, rows, start, stop)
         scores = np.empty((pairs, stop - start, labels), dtype=np.float32)
@@ -77,7 +78,7 @@ def annotate(
             for batch in spliced.batches(budget):
                 states = model.states_at_mask(batch)  # (batch, hidden)
                 for pair, words in zip(question.pairs, question.words, strict=True):
-                    scores[pair, batch.rows] = model.label_scores(states, words).float().cpu().numpy()
+                    scores[asked.index(pair), batch.rows] = model.label_scores(states, words).float().cpu().numpy()
                 advance(len(batch.rows))
         if seen is not None:
             seen.note(columns, encoded)

@@ -1,0 +1,135 @@
+"""C of the paper: an ordinary sequence classifier on the rows' fields (section 3.3, step 3).
+
+In: a name or folder of a model and a task. Out: a `Classifier` that trains, scores rows, and is saved as a Hugging
+Face folder that `transformers.pipeline("text-classification")` loads. One field is the text, the last of several is
+its `text_pair`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clozify import hub
+from clozify.cloze import BUILTIN
+from clozify.data import Rows
+from clozify.encode import Batch, Encoded, compile_segments
+from clozify.errors import ModelError
+from clozify.pattern import Pattern, Segment, Slot
+from clozify.task import Task, load_task
+from clozify.tokens import Tokens
+
+TASK_FILE = "task.toml"
+
+
+def field_segments(task: Task) -> list[Segment]:
+    """The classifier's input: all fields but the last, and the last; or the only one."""
+    *first, last = task.fields
+    if not first:
+        return [(Slot(last),)]
+    parts: list[str | Slot] = []
+    for field in first:
+        parts += [" ", Slot(field)] if parts else [Slot(field)]
+    return [tuple(parts), (Slot(last),)]
+
+
+class Classifier:
+    """A sequence classifier for one task."""
+
+    def __init__(self, model: Any, tokenizer: Any, task: Task, max_length: int) -> None:
+        self.model = model.eval()
+        self.task = task
+        self.tokens = Tokens(tokenizer)
+        self.max_length = max_length
+        segments = field_segments(task)
+        self.template = compile_segments(Pattern("the fields"), segments, self.tokens)
+        self._typed = getattr(model.config, "type_vocab_size", 0) > 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self.model.device
+        return device
+
+    def encode(self, rows: Rows, start: int = 0, stop: int | None = None) -> Encoded:
+        """Rows as the classifier reads them."""
+        texts = {slot.slot.field: rows.texts(slot.slot.field, start, stop) for slot in self.template.columns}
+        columns = {c: c.tokenize(self.tokens, texts[c.slot.field]) for c in self.template.columns}
+        return Encoded(self.template, columns, self.max_length)
+
+    def scores(self, batch: Batch) -> Tensor:
+        """Raw scores of the labels: (batch, labels)."""
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        if self._typed:
+            inputs["token_type_ids"] = batch.token_type_ids
+        given = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
+        found: Tensor = self.model(**given).logits
+        return found
+
+    @torch.inference_mode()
+    def annotate(
+        self, rows: Rows, token_budget: int, advance: Callable[[int], None] = lambda count: None
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield `(start, scores)` for consecutive stretches of rows; scores are (rows, labels)."""
+        self.model.eval()
+        for start, stop in rows.stretches():
+            encoded = self.encode(rows, start, stop)
+            scores = np.empty((stop - start, len(self.task.labels)), dtype=np.float32)
+            for batch in encoded.batches(token_budget):
+                scores[batch.rows] = self.scores(batch).float().cpu().numpy()
+                advance(len(batch.rows))
+            yield start, scores
+
+    def save(self, folder: Path) -> None:
+        """An ordinary Hugging Face folder, with the task beside it; the tokenizer remembers the length."""
+        self.model.save_pretrained(folder)
+        tokenizer = self.tokens.tokenizer
+        tokenizer.model_max_length = self.max_length
+        tokenizer.save_pretrained(folder)
+        self.task.save(folder / TASK_FILE)
+
+
+def new_classifier(name: str | Path, task: Task, max_length: int, device: str) -> Classifier:
+    """A pretrained encoder with a fresh classification head (drawn from torch's present seed)."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    place = str(BUILTIN if str(name) == "builtin" else name)
+    offline = Path(place).is_dir() or not hub.reachable()
+    numbers = dict(enumerate(task.labels))
+    try:
+        model = AutoModelForSequenceClassification.from_pretrained(
+            place,
+            num_labels=len(task.labels),
+            id2label=numbers,
+            label2id={label: number for number, label in numbers.items()},
+            dtype=torch.float32,
+            local_files_only=offline,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"The model '{name}' cannot be loaded as a classifier: {' '.join(str(error).split())}"
+        ) from error
+    return Classifier(model.to(device), tokenizer, task, min(max_length, tokenizer.model_max_length))
+
+
+def load_classifier(folder: Path, device: str) -> Classifier:
+    """A classifier that `save` wrote."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    task = load_task(folder / TASK_FILE)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return Classifier(model.to(device), tokenizer, task, tokenizer.model_max_length)

@@ -1,0 +1,118 @@
+"""A run: its folder, what is done and what is left.
+
+A run's folder holds one folder a job, named by a hash of all that went into it: a changed pattern redoes only what
+depends on it. A job writes beside its place and is renamed when whole, so a killed run goes on where it was and never
+counts half a job. Arrays are `.npy`, weights safetensors, the rest JSON; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from clozify.errors import RunError
+
+
+def key_of(**inputs: Any) -> str:
+    """A short name for everything that goes into a job."""
+    text = json.dumps(inputs, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def fingerprint(path: Path) -> str:
+    """A hash of a model folder's files: names, sizes, and the first and last mebibyte of each."""
+    digest = hashlib.sha256()
+    for file in sorted(file for file in path.iterdir() if file.is_file() and file.suffix in (".json", ".safetensors")):
+        digest.update(f"{file.name} {file.stat().st_size}".encode())
+        with file.open("rb") as content:
+            digest.update(content.read(1 << 20))
+            content.seek(max(0, file.stat().st_size - (1 << 20)))
+            digest.update(content.read())
+    return digest.hexdigest()[:16]
+
+
+class RunFolder:
+    """A folder that one process works on at a time."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.is_file():
+            raise RunError(f"The run cannot go to '{path}': that is a file; name a folder.")
+        self.path.mkdir(parents=True, exist_ok=True)
+        strangers = [p.name for p in self.path.iterdir() if not (self.path / "run.json").exists() and p.name != ".lock"]
+        if strangers:
+            raise RunError(f"The folder '{path}' holds '{strangers[0]}' but no run; name an empty or a new folder.")
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise RunError(
+                f"Another process is working on the run '{path}'; wait for it or name another folder."
+            ) from None
+        for part in self.path.rglob(".*.part"):  # what a killed process left
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+    def close(self) -> None:
+        """Let others work on the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def job(self, kind: str, key: str) -> Path:
+        """Where a job's results are, or will be."""
+        return self.path / kind / key
+
+    @contextmanager
+    def writing(self, kind: str, key: str) -> Iterator[Path]:
+        """A folder to write a job's results to; it takes its place when the block ends well."""
+        place = self.job(kind, key)
+        beside = place.with_name(f".{key}.part")
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        try:
+            yield beside
+            shutil.rmtree(place, ignore_errors=True)
+            beside.rename(place)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise RunError(
+                f"There is no space left for the run '{self.path}'; make room and give the same command again: it goes "
+                "on where it was."
+            ) from None
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write a file of the run's own, whole or not at all."""
+        beside = self.path / f".{name}.part"
+        beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        beside.replace(self.path / name)
+
+    def place_folder(self, source: Path, name: str) -> None:
+        """Show a job's folder under a plain name too; its files are linked, not copied, where that works."""
+        beside = self.path / f".{name}.part"
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(source, beside, copy_function=_link)
+        shutil.rmtree(self.path / name, ignore_errors=True)
+        beside.rename(self.path / name)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

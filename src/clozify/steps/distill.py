@@ -1,0 +1,42 @@
+"""Training the final classifier on soft labels (section 3.3, step 3).
+
+In: a fresh classifier, the pile spliced for it, and a soft label for every row of it. Out: the classifier trained in
+place, and the course of its loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clozify.classifier import Classifier
+from clozify.encode import Encoded
+from clozify.losses import distillation
+from clozify.recipe import Distill
+from clozify.training import endless, train
+
+
+def distill(
+    classifier: Classifier,
+    pile: Encoded,
+    targets: NDArray[np.float32],
+    settings: Distill,
+    chance: np.random.Generator,
+    accelerator: Any,
+    on_step: Callable[[int, float], None] = lambda step, loss: None,
+) -> list[float]:
+    """Train the classifier on the pile; targets are (rows, labels)."""
+    draw = endless(len(pile), settings.rows_a_step, chance)
+    scale = settings.temperature**2 if settings.scale_by_squared_temperature else 1.0
+
+    def loss_of_step(_: int) -> Tensor:
+        chosen = next(draw)
+        soft = torch.from_numpy(targets[chosen]).to(classifier.device)
+        return scale * distillation(classifier.scores(pile.batch(chosen)), soft, settings.student_temperature)
+
+    return train(classifier.model, loss_of_step, settings, settings.steps(len(pile)), accelerator, on_step)

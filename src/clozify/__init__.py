@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from clozify.data import few_shot as few_shot
     from clozify.data import read as read
     from clozify.errors import ClozifyError as ClozifyError
+    from clozify.pet import train as train
+    from clozify.recipe import Recipe as Recipe
+    from clozify.recipe import load_recipe as load_recipe
     from clozify.task import Task as Task
     from clozify.task import load_task as load_task
     from clozify.zeroshot import zero_shot as zero_shot
@@ -23,11 +26,14 @@ __version__ = "0.1.0"
 _HOME = {
     "ClozeModel": "cloze",
     "ClozifyError": "errors",
+    "Recipe": "recipe",
     "Task": "task",
     "few_shot": "data",
     "load_model": "cloze",
+    "load_recipe": "recipe",
     "load_task": "task",
     "read": "data",
+    "train": "pet",
     "zero_shot": "zeroshot",
 }
 __all__ = list(_HOME)

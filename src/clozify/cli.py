@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -149,6 +150,113 @@ def zero_shot(
         for row, share, *fields in zip(found.rows.ids(0, shown), shares, *texts, strict=True)
     ]
     show_zero_shot(Console(), report, examples)
+
+
+@app.command()
+def train(
+    task: TaskArgument,
+    labeled: Annotated[str, typer.Option(help="The labelled rows: T.")],
+    output: Annotated[Path, typer.Option(help="The run's folder; given again, the run goes on where it was.")],
+    unlabeled: Annotated[
+        str | None, typer.Option(help="The pile: D. Without it the result is the ensemble itself.")
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="Labelled rows to measure on.")] = None,
+    model: ModelOption = "builtin",
+    student: Annotated[
+        str | None, typer.Option(help="Another model for the final classifier, a smaller one say.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="'pet', or the baseline 'supervised'.")] = "pet",
+    recipe: Annotated[str, typer.Option(help="'paper', 'quick', or a recipe file.")] = "paper",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe, as in distill.max_steps=500.")
+    ] = None,
+    examples: Annotated[
+        int | None, typer.Option(min=0, help="Take so many labelled rows: the first of each label, as the paper does.")
+    ] = None,
+    mapping: MapOption = None,
+    allow_overlap: Annotated[
+        bool, typer.Option("--allow-overlap", help="Keep labelled and test rows in the pile (D = T).")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing on the way.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a classifier from a handful of labelled rows and a pile of unlabelled ones (PET)."""
+    from clozify.recipe import load_recipe
+    from clozify.task import load_task
+
+    loaded, how = load_task(task), load_recipe(recipe, settings or [])
+    column_of = _mapping(mapping)
+
+    from clozify.data import few_shot, read
+    from clozify.pet import train as work
+    from clozify.report.terminal import show_run
+
+    rows = read(labeled, loaded, column_of)
+    given = rows if examples is None else few_shot(rows, examples)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(f"[{time.monotonic() - began:6.0f} s] {line}", err=True)
+
+    found = work(loaded, given, output, unlabeled, test, model, student, method, how, (), column_of, allow_overlap, say)
+    if as_json:
+        _print_json(found)
+    else:
+        show_run(Console(), found)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a classifier's.")],
+    data: Annotated[str, typer.Option(help="Rows to predict.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Where predictions go: .csv, .jsonl or .parquet; else they are printed as JSONL."),
+    ] = None,
+    mapping: MapOption = None,
+) -> None:
+    """Predict new rows with a finished run."""
+    from clozify.predict import predict as work
+
+    rows, probabilities = work(run, data, output, _mapping(mapping))
+    if output is not None:
+        typer.echo(f"Predictions for {len(rows):,} rows are in {output}.")
+        return
+    labels = rows.task.labels
+    for row, shares in zip(rows.ids(), probabilities, strict=True):
+        found = {label: round(float(share), 6) for label, share in zip(labels, shares, strict=True)}
+        line = {"id": row, "prediction": labels[int(shares.argmax())], "probabilities": found}
+        typer.echo(json.dumps(line, ensure_ascii=False))
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a classifier's.")],
+    data: Annotated[str, typer.Option(help="Labelled rows.")],
+    mapping: MapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a finished run on labelled rows."""
+    from clozify.predict import evaluate_run
+    from clozify.report.terminal import show_evaluation
+
+    found = evaluate_run(run, data, _mapping(mapping))
+    if as_json:
+        _print_json(found)
+    else:
+        show_evaluation(Console(), found)
+
+
+@app.command()
+def recipe(
+    name: Annotated[str, typer.Argument(help="'paper', 'quick', or a recipe file.")] = "paper",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE to change.")] = None,
+) -> None:
+    """Print a recipe as a file: every number of the paper's appendix B, with its help."""
+    from clozify.recipe import load_recipe
+
+    typer.echo(load_recipe(name, settings or []).to_toml())
 
 
 @app.command()

@@ -156,8 +156,9 @@ class ClozeModel:
 
     def label_scores(self, states: Tensor, words: LabelWords) -> Tensor:
         """s(l | x): the mean of the label's words' raw scores, (batch, hidden) -> (batch, labels)."""
-        word_scores = self.head(states, self.tensor(words.ids))  # (batch, words)
-        scores: Tensor = word_scores @ self.tensor(words.mean).to(word_scores.dtype).T
+        with torch.autocast(self.device.type, enabled=False):  # a handful of numbers: always in full precision
+            word_scores = self.head(states.to(self.model.dtype), self.tensor(words.ids))  # (batch, words)
+            scores: Tensor = word_scores @ self.tensor(words.mean).to(word_scores.dtype).T
         return scores
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:

@@ -139,3 +139,49 @@ def show_zero_shot(console: Console, report: dict[str, Any], examples: list[tupl
     show_remarks(console, report["warnings"])
     if report["output"]:
         console.print(Text(f"Predictions are in {report['output']}."))
+
+
+def show_run(console: Console, metrics: dict[str, Any]) -> None:
+    """What a run reached on the test rows, from the untrained pairs to the classifier."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("on the test rows")
+    table.add_column("accuracy", justify="right")
+    table.add_column("macro-F1", justify="right")
+    names = {
+        "unsupervised": "patterns before training, mean",
+        "members": "trained patterns, mean",
+        "ensemble": "ensemble",
+        "classifier": "classifier (PET)",
+        "supervised": "supervised baseline",
+    }
+    for key, name in names.items():
+        found = metrics.get(key)
+        if not found:
+            continue
+        spread = [f" ±{percent(found[f'{m}_std'])}" if found.get(f"{m}_std") else "" for m in ("accuracy", "macro_f1")]
+        table.add_row(name, percent(found["accuracy"]) + spread[0], percent(found["macro_f1"]) + spread[1])
+        if key == "members":
+            table.add_row("  worst and best pattern", f"{percent(found['min'])} - {percent(found['max'])}", "")
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print(Text("There were no test rows to measure on (--test)."))
+    show_remarks(console, metrics["warnings"])
+
+
+def show_evaluation(console: Console, found: dict[str, Any]) -> None:
+    """Accuracy and macro-F1, then each label's precision and recall."""
+    table = Table("label", box=None, pad_edge=False)
+    for name in ("precision", "recall", "F1", "rows"):
+        table.add_column(name, justify="right")
+    for label, of_label in found["labels"].items():
+        shares = (percent(of_label[name]) for name in ("precision", "recall", "f1"))
+        table.add_row(Text(label), *shares, f"{of_label['rows']:,}")
+    console.print(table)
+    console.print(
+        Text(
+            f"Accuracy {percent(found['accuracy'])}, macro-F1 {percent(found['macro_f1'])}, calibration error "
+            f"{percent(found['calibration_error'])}, on {found['rows']:,} rows."
+        )
+    )
+    show_remarks(console, found["warnings"])

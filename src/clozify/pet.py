@@ -1,0 +1,158 @@
+"""Training, from files to a run folder: the room behind `clozify train` and `clozify.train`.
+
+In: a task, labelled rows, a pile of unlabelled ones and perhaps test rows. Out: a run folder with every member's
+scores, the pile's soft labels, the classifier and the numbers (sections 3.1 to 3.3, 4.2). Each job is done once: what
+the folder holds already is taken from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clozify import __version__
+from clozify.cloze import load_model
+from clozify.data import Rows, read
+from clozify.errors import DataError
+from clozify.final import train_classifiers
+from clozify.members import member_metrics, train_members, untrained
+from clozify.metrics import in_detail, softmax
+from clozify.plan import Plan, with_labels
+from clozify.questions import ask
+from clozify.recipe import Recipe, load_recipe
+from clozify.run import RunFolder
+from clozify.steps.combine import combine, soft_labels
+from clozify.task import Task, load_task
+
+METHODS = ("pet", "supervised")
+
+
+def train(
+    task: str | Path | Task,
+    labeled: str | Path | Rows,
+    output: str | Path,
+    unlabeled: str | Path | Rows | None = None,
+    test: str | Path | Rows | None = None,
+    model: str = "builtin",
+    student: str | None = None,
+    method: str = "pet",
+    recipe: str | Path | Recipe = "paper",
+    settings: Sequence[str] = (),
+    column_of: Mapping[str, str] | None = None,
+    allow_overlap: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Train a classifier and return the run's metrics; `output` is the run's folder, which resumes."""
+    loaded = load_task(task)
+    how = load_recipe(recipe, settings)
+    if method not in METHODS:
+        raise DataError(f"There is no method '{method}'; there is {' and '.join(METHODS)}.")
+
+    def rows_of(source: str | Path | Rows | None) -> Rows | None:
+        return source if source is None or isinstance(source, Rows) else read(source, loaded, column_of)
+
+    given, pile, tests = rows_of(labeled), rows_of(unlabeled), rows_of(test)
+    assert given is not None
+    warnings: list[str] = []
+    given = with_labels(given, warnings, "labelled")
+    tests = None if tests is None else with_labels(tests, warnings, "test")
+    if pile is not None and not allow_overlap:
+        before = len(pile)
+        pile = pile.without(*[rows for rows in (given, tests) if rows is not None])
+        if len(pile) < before:
+            warnings.append(f"{before - len(pile):,} unlabelled rows that are labelled or test rows too were left out.")
+        if len(pile) == 0:
+            raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    plan = Plan(loaded, how, method, model, student or model, given, pile, tests, device, say, warnings)
+    with RunFolder(output) as folder:
+        return _run(plan, folder)
+
+
+def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
+    began = time.monotonic()
+    data = plan.data_key
+    folder.write_json(
+        "run.json",
+        {
+            "clozify": __version__,
+            "torch": torch.__version__,
+            "method": plan.method,
+            "model": plan.model,
+            "student": plan.student,
+            "task": plan.task.model_dump(),
+            "recipe": plan.recipe.model_dump(),
+            "data": {name: {**known, "source": str(getattr(plan, name).source)} for name, known in data.items()},
+        },
+    )
+    for warning in plan.warnings:
+        plan.say(f"note: {warning}")
+    if plan.method == "supervised":
+        metrics: dict[str, Any] = {"supervised": train_classifiers(plan, folder, None)}
+    else:
+        metrics = _pet(plan, folder)
+    metrics |= {"method": plan.method, "task": plan.task.name, "model": plan.model, "recipe": plan.recipe.name}
+    metrics |= {"rows": {name: known["rows"] for name, known in data.items()}, "warnings": plan.warnings}
+    folder.write_json("metrics.json", metrics)
+    plan.say(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.path}")
+    return metrics
+
+
+def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
+    """Sections 3.1 to 3.3: members, their weights, soft labels, the classifier."""
+    model = load_model(plan.model, plan.device)
+    questions = ask(model, plan.task, plan.labeled)
+    plan.warnings += questions.warnings
+    before = untrained(plan, folder, model, questions)
+    members = train_members(plan, folder, model, questions)
+    weights = [before["accuracy_on_labeled"][member["pair"]] for member in members]
+    if plan.recipe.weighting == "uniform":
+        weights = [1.0] * len(members)
+    elif not any(weights):
+        plan.warnings.append(
+            "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
+        )
+    metrics: dict[str, Any] = {}
+    if plan.test is not None:
+        truth = plan.test.labels
+        metrics["unsupervised"] = before["test"]
+        metrics["members"] = member_metrics(plan, members, truth)
+        scores = combine([np.load(member["folder"] / "test.npy") for member in members], weights)
+        metrics["ensemble"] = in_detail(truth, softmax(scores), plan.task.labels)
+    folder.write_json(
+        "ensemble.json",
+        {
+            "weights": [
+                {"member": member["folder"].name, "pair": plan.task.pairs[member["pair"]].name, "seed": member["seed"],
+                 "weight": weight}
+                for member, weight in zip(members, weights, strict=True)
+            ],
+        },
+    )  # fmt: skip
+    if plan.unlabeled is not None:
+        pile_scores = combine([np.load(m["folder"] / "pile.npy", mmap_mode="r") for m in members], weights)
+        targets = soft_labels(pile_scores, plan.recipe.distill.temperature)
+        _write_labels(plan, folder, targets)
+        del model
+        metrics["classifier"] = train_classifiers(plan, folder, targets)
+    return metrics
+
+
+def _write_labels(plan: Plan, folder: RunFolder, targets: NDArray[np.float32]) -> None:
+    """Every unlabelled row's soft label, joined to its id."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    assert plan.unlabeled is not None
+    columns: dict[str, Any] = {"id": pa.array(plan.unlabeled.ids())}
+    columns["label"] = [plan.task.labels[place] for place in targets.argmax(axis=-1)]
+    columns |= {f"probability_{label}": targets[:, n] for n, label in enumerate(plan.task.labels)}
+    beside = folder.path / ".labels.parquet.part"
+    pq.write_table(pa.table(columns), beside)
+    beside.replace(folder.path / "labels.parquet")

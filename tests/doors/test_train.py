@@ -1,0 +1,216 @@
+"""Training as a person starts it, with a tiny model: what a run leaves, that it resumes, that it is the same again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from clozify.errors import ClozifyError
+from clozify.pet import train
+from clozify.run import RunFolder
+
+TASK = """
+name = "stars"
+fields = ["text"]
+patterns = ["It was {mask}. {text}", "Just {mask}! || {text}"]
+[labels]
+1 = "bad"
+2 = "great"
+"""
+SETTINGS = [
+    "repetitions=2",
+    "finetune.max_steps=6",
+    "finetune_without_lm.max_steps=6",
+    "distill.max_steps=6",
+    "supervised.max_steps=6",
+    "max_seq_length=40",
+]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A task, ten labelled rows, a pile and test rows, all different."""
+    (tmp_path / "task.toml").write_text(TASK)
+    words = ["a fine game", "a slow tool", "mail for all", "fonts and more", "the music player", "data base"]
+    rows = [(1 + n % 2, f"{words[n % 6]} number {n}") for n in range(100)]
+    frame = pd.DataFrame(rows, columns=["label", "text"])
+    frame[:10].to_csv(tmp_path / "labeled.csv", index=False)
+    frame[["text"]][10:60].to_csv(tmp_path / "pile.csv", index=False)
+    frame[60:].to_csv(tmp_path / "test.csv", index=False)
+    return tmp_path
+
+
+@pytest.fixture
+def run(files, tiny_folder):
+    def start(output="run", **changes):
+        given = {
+            "task": files / "task.toml",
+            "labeled": files / "labeled.csv",
+            "unlabeled": files / "pile.csv",
+            "test": files / "test.csv",
+            "model": str(tiny_folder("bert")),
+            "settings": SETTINGS,
+        }
+        return train(output=files / output, **(given | changes))
+
+    return start
+
+
+def scores(folder: Path) -> dict[str, np.ndarray]:
+    return {str(path.relative_to(folder)): np.load(path) for path in sorted(folder.rglob("*.npy"))}
+
+
+def test_a_run_leaves_the_classifier_the_soft_labels_and_the_numbers(run, files):
+    metrics = run()
+    folder = files / "run"
+    for key in ("unsupervised", "members", "ensemble", "classifier"):
+        assert 0 <= metrics[key]["accuracy"] <= 1
+        assert 0 <= metrics[key]["macro_f1"] <= 1
+    assert len(metrics["members"]["each"]) == 4  # two pairs, two seeds
+    assert len(metrics["classifier"]["accuracy_each"]) == 2
+    assert json.loads((folder / "metrics.json").read_text()) == metrics
+    labels = pd.read_parquet(folder / "labels.parquet")
+    assert labels["id"].tolist() == list(range(50))
+    assert np.allclose(labels[["probability_1", "probability_2"]].sum(axis=1), 1, atol=1e-5)
+    assert not [path for path in folder.rglob("*") if path.suffix in (".pt", ".bin", ".pkl")]
+    assert len(list(folder.rglob("model.safetensors"))) == 2  # the kept classifier, under two names
+
+
+def test_the_soft_labels_are_the_members_scores_combined_as_in_the_paper(run, files):
+    run()
+    folder = files / "run"
+    total, weight = 0.0, 0.0
+    for member in json.loads((folder / "ensemble.json").read_text())["weights"]:
+        total = total + member["weight"] * np.load(folder / "members" / member["member"] / "pile.npy")
+        weight += member["weight"]
+    s = total / weight / 2  # T = 2
+    q = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+    found = pd.read_parquet(folder / "labels.parquet")[["probability_1", "probability_2"]].to_numpy()
+    assert np.allclose(found, q, atol=1e-5)
+
+
+def test_the_classifier_is_an_ordinary_hugging_face_folder(run, files):
+    from transformers import pipeline
+
+    from clozify.predict import predict
+
+    run()
+    rows, probabilities = predict(files / "run", files / "test.csv", files / "p.csv")
+    classify = pipeline("text-classification", model=str(files / "run" / "classifier"), top_k=None)
+    for text, shares in zip(rows.texts("text", 0, 5), probabilities, strict=False):
+        by_name = {found["label"]: found["score"] for found in classify([text])[0]}
+        assert [by_name["1"], by_name["2"]] == pytest.approx(shares.tolist(), abs=1e-4)
+    assert classify.tokenizer.model_max_length == 40
+
+
+def test_without_a_pile_the_result_is_the_ensemble_itself(run, files):
+    from clozify.predict import evaluate_run
+
+    metrics = run(unlabeled=None)
+    assert "classifier" not in metrics
+    again = evaluate_run(files / "run", files / "test.csv")
+    assert again["accuracy"] == metrics["ensemble"]["accuracy"]
+    assert again["confusion"] == metrics["ensemble"]["confusion"]
+
+
+def test_the_supervised_baseline_is_a_run_of_its_own(run, files):
+    metrics = run(method="supervised", unlabeled=None)
+    assert set(metrics) >= {"supervised", "method", "rows"}
+    assert (files / "run" / "classifier" / "config.json").exists()
+
+
+def test_the_same_run_twice_gives_the_same_scores_to_the_bit(run, files):
+    run("a")
+    run("b")
+    first, second = scores(files / "a"), scores(files / "b")
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_a_changed_pattern_redoes_only_its_members(run, files):
+    run()
+    before = {path.name for path in (files / "run" / "members").iterdir()}
+    (files / "task.toml").write_text(TASK.replace("Just {mask}!", "So {mask}!"))
+    run()
+    after = {path.name for path in (files / "run" / "members").iterdir()}
+    assert len(after) == 6
+    assert len(after & before) == 4
+
+
+def test_distillation_alone_is_done_again_when_only_its_settings_change(run, files):
+    run()
+    lines = []
+    run(settings=[*SETTINGS, "distill.max_steps=7"], say=lines.append)
+    assert sum("already there" in line for line in lines) == 4
+    assert sum(line.startswith("classifier") for line in lines) == 2
+
+
+def test_a_second_process_on_the_same_folder_is_refused(files):
+    with RunFolder(files / "run"), pytest.raises(ClozifyError, match="Another process is working"):
+        RunFolder(files / "run")
+
+
+def test_a_folder_of_something_else_is_refused(run, files):
+    (files / "mine").mkdir()
+    (files / "mine" / "thesis.txt").write_text("do not lose")
+    with pytest.raises(ClozifyError, match=r"holds 'thesis.txt' but no run"):
+        run("mine")
+
+
+def test_the_pile_never_holds_labelled_or_test_rows_unless_asked(run, files):
+    everything = pd.concat([pd.read_csv(files / f"{name}.csv") for name in ("labeled", "pile", "test")])
+    everything[["text"]].to_csv(files / "all.csv", index=False)
+    lines = []
+    assert run(unlabeled=files / "all.csv", say=lines.append)["rows"]["unlabeled"] == 50
+    assert any("50 unlabelled rows" in line for line in lines)
+    assert run("other", unlabeled=files / "all.csv", allow_overlap=True)["rows"]["unlabeled"] == 100
+
+
+def test_a_loss_that_is_no_number_stops_with_a_sentence_and_a_folder_that_resumes(run, files):
+    with pytest.raises(ClozifyError, match="The loss is nan.*lower the learning rate"):
+        run(settings=[*SETTINGS, "finetune.learning_rate=1e30", "finetune.max_steps=30"])
+    assert not list((files / "run").rglob("*.part"))
+    assert run()["classifier"]["accuracy"] >= 0
+
+
+def test_killed_at_any_point_and_started_again_a_run_ends_with_the_same_scores(run, files, tiny_folder):
+    """Half a member that counted as whole would spoil the ensemble without a word."""
+    run("whole")
+    command = [
+        sys.executable,
+        "-m",
+        "clozify",
+        "train",
+        "task.toml",
+        "--labeled",
+        "labeled.csv",
+        "--unlabeled",
+        "pile.csv",
+    ]
+    command += ["--test", "test.csv", "--output", "killed", "--model", str(tiny_folder("bert"))]
+    command += [word for setting in SETTINGS for word in ("--set", setting)]
+    killed = files / "killed"
+    for kind, count in (("members", 1), ("members", 3), ("classifiers", 1)):
+        process = subprocess.Popen(
+            command, cwd=files, env=os.environ | {"PYTHONHASHSEED": "0"}, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 120
+        while len([p for p in killed.glob(f"{kind}/*") if not p.name.startswith(".")]) < count:
+            assert time.monotonic() < deadline
+            assert process.poll() is None, "the run ended before it could be killed"
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = subprocess.run(command, cwd=files, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "already there" in done.stderr
+    first, second = scores(files / "whole"), scores(killed)
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[name], second[name]) for name in first)

@@ -66,7 +66,7 @@ def main(
     print("| examples | unsupervised | supervised | pairs, min-max | ensemble | PET | paper: supervised | paper: PET |")
     print("|---|---|---|---|---|---|---|---|")
     for size in dict.fromkeys(size for size, _ in cells):
-        found = {}
+        found: dict[str, dict[str, float]] = {}
         for method in ("supervised", "pet"):
             file = output / f"{method}-{size}" / "metrics.json"
             found |= json.loads(file.read_text()) if file.exists() else {}

@@ -98,10 +98,8 @@ class Classifier:
 def new_classifier(name: str | Path, task: Task, max_length: int, device: str) -> Classifier:
     """A pretrained encoder with a fresh classification head (drawn from torch's present seed)."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    hub.quiet_transformers()
     place = str(BUILTIN if str(name) == "builtin" else name)
     offline = Path(place).is_dir() or not hub.reachable()
     numbers = dict(enumerate(task.labels))
@@ -125,10 +123,8 @@ def new_classifier(name: str | Path, task: Task, max_length: int, device: str) -
 def load_classifier(folder: Path, device: str) -> Classifier:
     """A classifier that `save` wrote."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    hub.quiet_transformers()
     task = load_task(folder / TASK_FILE)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -177,6 +177,9 @@ def train(
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="Keep labelled and test rows in the pile (D = T).")
     ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what the run will cost, measured on the spot, and stop.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing on the way.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -188,8 +191,9 @@ def train(
     column_of = _mapping(mapping)
 
     from clozify.data import few_shot, read
+    from clozify.pet import prepare
     from clozify.pet import train as work
-    from clozify.report.terminal import show_run
+    from clozify.report.terminal import show_plan, show_run
 
     rows = read(labeled, loaded, column_of)
     given = rows if examples is None else few_shot(rows, examples)
@@ -199,7 +203,26 @@ def train(
         if not quiet:
             typer.echo(f"[{time.monotonic() - began:6.0f} s] {line}", err=True)
 
-    found = work(loaded, given, output, unlabeled, test, model, student, method, how, (), column_of, allow_overlap, say)
+    asked: dict[str, Any] = {
+        "unlabeled": unlabeled,
+        "test": test,
+        "model": model,
+        "student": student,
+        "method": method,
+        "recipe": how,
+        "column_of": column_of,
+        "allow_overlap": allow_overlap,
+    }
+    if plan:
+        from clozify.estimate import estimate
+
+        cost = estimate(prepare(loaded, given, **asked))
+        if as_json:
+            _print_json(cost)
+        else:
+            show_plan(Console(), cost)
+        return
+    found = work(loaded, given, output, say=say, **asked)
     if as_json:
         _print_json(found)
     else:

@@ -184,10 +184,8 @@ class ClozeModel:
 def load_model(name: str | Path = "builtin", device: str | None = None, trust_remote_code: bool = False) -> ClozeModel:
     """A masked language model by folder or hub name; `builtin` is the one that comes with clozify."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    hub.quiet_transformers()
     place = str(BUILTIN if str(name) == "builtin" else name)
     if Path(place).is_dir() and not (Path(place) / "config.json").is_file():
         raise ModelError(f"The folder '{place}' holds no model: it has no config.json.")

@@ -12,6 +12,14 @@ from functools import cache
 PATIENCE = 5.0  # seconds
 
 
+def quiet_transformers() -> None:
+    """No chatter and no bars while a model is loaded: what goes wrong is told in our own words."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
 @cache
 def reachable() -> bool:
     """Whether the hub answers at all; False where HF_HUB_OFFLINE says not to ask."""

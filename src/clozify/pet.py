@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from clozify import __version__
 from clozify.cloze import load_model
 from clozify.data import Rows, read
-from clozify.errors import DataError
+from clozify.errors import DataError, listed
 from clozify.final import train_classifiers
 from clozify.members import member_metrics, train_members, untrained
 from clozify.metrics import in_detail, softmax
@@ -33,10 +34,9 @@ from clozify.task import Task, load_task
 METHODS = ("pet", "supervised")
 
 
-def train(
+def prepare(
     task: str | Path | Task,
     labeled: str | Path | Rows,
-    output: str | Path,
     unlabeled: str | Path | Rows | None = None,
     test: str | Path | Rows | None = None,
     model: str = "builtin",
@@ -47,21 +47,20 @@ def train(
     column_of: Mapping[str, str] | None = None,
     allow_overlap: bool = False,
     say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """Train a classifier and return the run's metrics; `output` is the run's folder, which resumes."""
+) -> Plan:
+    """Read and check everything that a run works on; nothing is written."""
     loaded = load_task(task)
     how = load_recipe(recipe, settings)
     if method not in METHODS:
-        raise DataError(f"There is no method '{method}'; there is {' and '.join(METHODS)}.")
+        raise DataError(f"There is no method '{method}'; there is {listed(METHODS)}.")
 
-    def rows_of(source: str | Path | Rows | None) -> Rows | None:
-        return source if source is None or isinstance(source, Rows) else read(source, loaded, column_of)
+    def rows_of(source: str | Path | Rows) -> Rows:
+        return source if isinstance(source, Rows) else read(source, loaded, column_of)
 
-    given, pile, tests = rows_of(labeled), rows_of(unlabeled), rows_of(test)
-    assert given is not None
     warnings: list[str] = []
-    given = with_labels(given, warnings, "labelled")
-    tests = None if tests is None else with_labels(tests, warnings, "test")
+    given = with_labels(rows_of(labeled), warnings, "labelled")
+    tests = None if test is None else with_labels(rows_of(test), warnings, "test")
+    pile = None if unlabeled is None else rows_of(unlabeled)
     if pile is not None and not allow_overlap:
         before = len(pile)
         pile = pile.without(*[rows for rows in (given, tests) if rows is not None])
@@ -70,8 +69,25 @@ def train(
         if len(pile) == 0:
             raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    plan = Plan(loaded, how, method, model, student or model, given, pile, tests, device, say, warnings)
-    with RunFolder(output) as folder:
+    return Plan(loaded, how, method, model, student or model, given, pile, tests, device, say, warnings)
+
+
+def train(task: str | Path | Task, labeled: str | Path | Rows, output: str | Path, **more: Any) -> dict[str, Any]:
+    """Train a classifier and return the run's metrics; `output` is the run's folder, which resumes.
+
+    `more` is what `prepare` takes: `unlabeled`, `test`, `model`, `student`, `method`, `recipe`, `settings`,
+    `column_of`, `allow_overlap`, and `say`, a function that is told a line now and then.
+    """
+    plan = prepare(task, labeled, **more)
+    with RunFolder(output) as folder, (folder.path / "log.txt").open("a", encoding="utf-8") as log:
+        tell = plan.say
+
+        def say(line: str) -> None:
+            log.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")
+            log.flush()
+            tell(line)
+
+        plan.say = say
         return _run(plan, folder)
 
 

@@ -152,6 +152,41 @@ def test_distillation_alone_is_done_again_when_only_its_settings_change(run, fil
     assert sum(line.startswith("classifier") for line in lines) == 2
 
 
+def test_a_plan_says_what_a_run_costs_and_writes_nothing(files, tiny_folder, capsys, monkeypatch):
+    from clozify import cli
+
+    command = [
+        "clozify",
+        "train",
+        "task.toml",
+        "--labeled",
+        "labeled.csv",
+        "--unlabeled",
+        "pile.csv",
+        "--test",
+        "test.csv",
+    ]
+    command += ["--output", "run", "--model", str(tiny_folder("bert")), "--plan", "--json"]
+    monkeypatch.chdir(files)
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    cost = json.loads(capsys.readouterr().out)
+    assert not end.value.code
+    assert (cost["members"], cost["steps_a_member"], cost["rows_to_score_a_member"]) == (6, 1000, 90)
+    assert (cost["classifiers"], cost["steps_a_classifier"]) == (3, 5000)
+    assert cost["seconds"] > 0
+    assert not (files / "run").exists()
+
+
+def test_everything_that_was_said_is_in_the_log(run, files):
+    lines = []
+    run(say=lines.append)
+    log = (files / "run" / "log.txt").read_text()
+    assert lines
+    assert all(line in log for line in lines)
+
+
 def test_a_second_process_on_the_same_folder_is_refused(files):
     with RunFolder(files / "run"), pytest.raises(ClozifyError, match="Another process is working"):
         RunFolder(files / "run")

@@ -185,3 +185,17 @@ def show_evaluation(console: Console, found: dict[str, Any]) -> None:
         )
     )
     show_remarks(console, found["warnings"])
+
+
+def show_plan(console: Console, cost: dict[str, Any]) -> None:
+    """What a run will cost."""
+    minutes = cost["seconds"] / 60
+    if cost["members"]:
+        console.print(
+            f"{cost['members']} members, each {cost['steps_a_member']:,} steps of fine-tuning, then "
+            f"{cost['rows_to_score_a_member']:,} rows to score."
+        )
+    if cost["classifiers"]:
+        console.print(f"{cost['classifiers']} classifiers, each {cost['steps_a_classifier']:,} steps.")
+    time_needed = f"{minutes / 60:,.1f} hours" if minutes > 90 else f"{minutes:,.0f} minutes"
+    console.print(f"About {time_needed} on this machine and {cost['disk_mib']:,.0f} MiB on disk.")

@@ -1,0 +1,105 @@
+"""What a run will cost, before it is spent: members, steps, rows to label, disk, and time measured on the spot.
+
+In: a run's plan. Out: plain numbers for a table or JSON. A few steps and a few rows are really run, with throw-away
+weights; nothing is written.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from clozify.classifier import new_classifier
+from clozify.cloze import load_model
+from clozify.data import Rows
+from clozify.encode import Encoded
+from clozify.plan import Plan
+from clozify.questions import ask
+from clozify.recipe import Recipe
+from clozify.steps.annotate import annotate
+from clozify.steps.distill import distill
+from clozify.steps.finetune import finetune
+from clozify.training import seed_everything
+
+STEPS = 3  # steps to time; the first of them is left out as warm-up
+ROWS = 64  # rows to time
+
+
+def estimate(plan: Plan) -> dict[str, Any]:
+    """Members, steps, rows, disk and seconds of a run of this plan from the beginning."""
+    section = plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
+    with_members = plan.method == "pet"
+    members = len(plan.task.pairs) * plan.recipe.repetitions if with_members else 0
+    rows = sum(len(part) for part in (plan.unlabeled, plan.test) if part is not None)
+    classifiers = plan.recipe.repetitions if plan.unlabeled is not None or not with_members else 0
+    final = plan.recipe.supervised if not with_members else plan.recipe.distill
+    trained_on = plan.labeled if not with_members or plan.unlabeled is None else plan.unlabeled
+    found: dict[str, Any] = {
+        "members": members,
+        "steps_a_member": section.steps(len(plan.labeled)) if members else 0,
+        "rows_to_score_a_member": rows if members else 0,
+        "classifiers": classifiers,
+        "steps_a_classifier": final.steps(len(trained_on)) if classifiers else 0,
+    }
+    step, row, parameters = _member_seconds(plan) if members else (0.0, 0.0, 0)
+    final_step, size = _classifier_seconds(plan, trained_on) if classifiers else (0.0, 0)
+    kept = members * parameters if plan.unlabeled is None else size
+    scores = (members * rows + classifiers * (len(plan.test) if plan.test is not None else 0)) * len(plan.task.labels)
+    found["disk_mib"] = round(4 * (scores + kept) / 2**20, 1)
+    found["seconds"] = round(
+        members * (found["steps_a_member"] * step + rows * row) + classifiers * found["steps_a_classifier"] * final_step
+    )
+    return found
+
+
+def _short(recipe: Recipe, section: str, steps: int) -> Recipe:
+    return recipe.with_settings([f"{section}.max_steps={steps}"])
+
+
+def _timed(work: Any) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def _member_seconds(plan: Plan) -> tuple[float, float, int]:
+    """Seconds of a fine-tuning step and of scoring a row, and the model's parameters."""
+    model = load_model(plan.model, plan.device)
+    questions = ask(model, plan.task, plan.labeled)
+    question = questions.asked[0]
+    pile = (
+        plan.unlabeled.select(np.arange(min(256, len(plan.unlabeled)))) if plan.unlabeled is not None else plan.labeled
+    )
+    length = min(plan.recipe.max_seq_length, model.longest)
+    labeled = Encoded(question.template, questions.tokenize(model, plan.labeled, 0, len(plan.labeled)), length)
+    helpers = (
+        Encoded(question.template, questions.tokenize(model, pile, 0, len(pile)), length) if plan.with_lm else None
+    )
+    name = "finetune" if plan.with_lm else "finetune_without_lm"
+
+    def steps(count: int) -> None:
+        recipe = _short(plan.recipe, name, count)
+        finetune(model, question.words[0], labeled, plan.labeled.labels, helpers, recipe, 0, plan.accelerator)
+
+    steps(1)
+    step = _timed(lambda: steps(STEPS)) / STEPS
+    few = pile.select(np.arange(min(ROWS, len(pile))))
+    row = _timed(lambda: list(annotate(model, questions.only(0), few, length))) / len(few)
+    return step, row, model.model.num_parameters()
+
+
+def _classifier_seconds(plan: Plan, rows: Rows) -> tuple[float, int]:
+    """Seconds of a step of the final classifier, and its parameters."""
+    classifier = new_classifier(plan.student, plan.task, plan.recipe.max_seq_length, plan.device)
+    few = rows.select(np.arange(min(256, len(rows))))
+    encoded = classifier.encode(few)
+    targets = np.full((len(few), len(plan.task.labels)), 1 / len(plan.task.labels), dtype=np.float32)
+
+    def steps(count: int) -> None:
+        settings = _short(plan.recipe, "distill", count).distill
+        distill(classifier, encoded, targets, settings, seed_everything(0), plan.accelerator)
+
+    steps(1)
+    return _timed(lambda: steps(STEPS)) / STEPS, classifier.model.num_parameters()

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozify import hub
-from clozify.cloze import BUILTIN
+from clozify.cloze import BUILTIN, set_attention_dropout
 from clozify.data import Rows
 from clozify.encode import Batch, Encoded, compile_segments
 from clozify.errors import ModelError
 from clozify.pattern import Pattern, Segment, Slot
+from clozify.recipe import Recipe
 from clozify.task import Task, load_task
 from clozify.tokens import Tokens
 
@@ -95,29 +96,32 @@ class Classifier:
         self.task.save(folder / TASK_FILE)
 
 
-def new_classifier(name: str | Path, task: Task, max_length: int, device: str) -> Classifier:
+def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) -> Classifier:
     """A pretrained encoder with a fresh classification head (drawn from torch's present seed)."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     hub.quiet_transformers()
     place = str(BUILTIN if str(name) == "builtin" else name)
     offline = Path(place).is_dir() or not hub.reachable()
     numbers = dict(enumerate(task.labels))
     try:
-        model = AutoModelForSequenceClassification.from_pretrained(
+        config = AutoConfig.from_pretrained(
             place,
             num_labels=len(task.labels),
             id2label=numbers,
             label2id={label: number for number, label in numbers.items()},
-            dtype=torch.float32,
             local_files_only=offline,
+        )
+        set_attention_dropout(config, recipe.attention_dropout)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            place, config=config, dtype=torch.float32, local_files_only=offline
         )
         tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"The model '{name}' cannot be loaded as a classifier: {' '.join(str(error).split())}"
         ) from error
-    return Classifier(model.to(device), tokenizer, task, min(max_length, tokenizer.model_max_length))
+    return Classifier(model.to(device), tokenizer, task, min(recipe.max_seq_length, tokenizer.model_max_length))
 
 
 def load_classifier(folder: Path, device: str) -> Classifier:

@@ -181,7 +181,19 @@ class ClozeModel:
             raise ModelError(f"The head of the model '{self.name}' cannot be cut to single words.")
 
 
-def load_model(name: str | Path = "builtin", device: str | None = None, trust_remote_code: bool = False) -> ClozeModel:
+def set_attention_dropout(config: Any, dropout: float | None) -> None:
+    """Put a recipe's attention dropout in the place of the model's own."""
+    for name in ("attention_probs_dropout_prob", "attention_dropout"):
+        if dropout is not None and hasattr(config, name):
+            setattr(config, name, dropout)
+
+
+def load_model(
+    name: str | Path = "builtin",
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    attention_dropout: float | None = None,
+) -> ClozeModel:
     """A masked language model by folder or hub name; `builtin` is the one that comes with clozify."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
@@ -202,6 +214,7 @@ def load_model(name: str | Path = "builtin", device: str | None = None, trust_re
                 f"The model '{place}' is a {config.model_type} model, no masked language model; use one like BERT or "
                 "RoBERTa."
             )
+        set_attention_dropout(config, attention_dropout)
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         model = _load_weights(place, config, options)
     except ModelError:

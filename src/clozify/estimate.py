@@ -66,7 +66,7 @@ def _timed(work: Any) -> float:
 
 def _member_seconds(plan: Plan) -> tuple[float, float, int]:
     """Seconds of a fine-tuning step and of scoring a row, and the model's parameters."""
-    model = load_model(plan.model, plan.device)
+    model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
     questions = ask(model, plan.task, plan.labeled)
     question = questions.asked[0]
     pile = (
@@ -92,7 +92,7 @@ def _member_seconds(plan: Plan) -> tuple[float, float, int]:
 
 def _classifier_seconds(plan: Plan, rows: Rows) -> tuple[float, int]:
     """Seconds of a step of the final classifier, and its parameters."""
-    classifier = new_classifier(plan.student, plan.task, plan.recipe.max_seq_length, plan.device)
+    classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
     few = rows.select(np.arange(min(256, len(rows))))
     encoded = classifier.encode(few)
     targets = np.full((len(few), len(plan.task.labels)), 1 / len(plan.task.labels), dtype=np.float32)

@@ -40,6 +40,7 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
             fields=plan.task.fields,
             labels=plan.task.labels,
             max_seq_length=plan.recipe.max_seq_length,
+            attention_dropout=plan.recipe.attention_dropout,
         )
         place = folder.job("classifiers", key)
         name = f"{kind} {number + 1}/{len(plan.seeds)}  seed {seed}"
@@ -48,7 +49,7 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
         else:
             started = time.monotonic()
             chance = seed_everything(seed)
-            classifier = new_classifier(plan.student, plan.task, plan.recipe.max_seq_length, plan.device)
+            classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
             course = _fit(plan, classifier, targets, chance)
             with folder.writing("classifiers", key) as beside:
                 if plan.test is not None:

@@ -73,6 +73,7 @@ def train_members(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Q
             settings=section.model_dump(),
             with_lm=plan.with_lm,
             balance=recipe.balance,
+            attention_dropout=recipe.attention_dropout,
             keep=plan.unlabeled is None,
             **plan.shared_key(),
         )

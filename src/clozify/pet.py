@@ -122,7 +122,7 @@ def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
 
 def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     """Sections 3.1 to 3.3: members, their weights, soft labels, the classifier."""
-    model = load_model(plan.model, plan.device)
+    model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
     questions = ask(model, plan.task, plan.labeled)
     plan.warnings += questions.warnings
     before = untrained(plan, folder, model, questions)

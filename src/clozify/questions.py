@@ -41,7 +41,8 @@ class Questions:
     asked: list[Question]
     warnings: list[str]
     columns: list[Column]  # every field that some pattern of the task reads, once for each way it is tokenised
-    _kept: dict[int, dict[Column, Ragged]] = field(default_factory=dict)  # by the rows' identity
+    # by the rows' identity; the rows are held too, since another object could take the number of one that is gone
+    _kept: dict[int, tuple[Rows, dict[Column, Ragged]]] = field(default_factory=dict)
 
     def only(self, pair: int) -> Questions:
         """The one question of a pair, by its place in `task.pairs`; what was kept is shared."""
@@ -52,13 +53,13 @@ class Questions:
     def keep(self, model: ClozeModel, rows: Rows) -> dict[Column, Ragged]:
         """All rows, tokenised once and kept for as long as these questions are asked."""
         if id(rows) not in self._kept:
-            self._kept[id(rows)] = self.tokenize(model, rows, 0, len(rows))
-        return self._kept[id(rows)]
+            self._kept[id(rows)] = (rows, self.tokenize(model, rows, 0, len(rows)))
+        return self._kept[id(rows)][1]
 
     def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[Column, Ragged]:
         """A stretch of rows, each field tokenised once for all patterns."""
         if id(rows) in self._kept:
-            return {column: ragged.slice(start, stop) for column, ragged in self._kept[id(rows)].items()}
+            return {column: ragged.slice(start, stop) for column, ragged in self._kept[id(rows)][1].items()}
         fields = {column.slot.field for column in self.columns}
         texts = {name: rows.texts(name, start, stop) for name in fields}
         return {column: column.tokenize(model.tokens, texts[column.slot.field]) for column in self.columns}

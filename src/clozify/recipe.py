@@ -94,6 +94,9 @@ class Recipe(Section):
     weighting: Literal["weighted", "uniform"] = Field(
         "weighted", description="Members weigh as much as their pair's accuracy on T before training, or all the same."
     )
+    attention_dropout: float | None = Field(
+        None, ge=0, lt=1, description="Instead of the model's own; 0 makes a CPU's training step twice as fast."
+    )
     balance: bool = Field(False, description="Weigh labelled rows so that every label counts the same in the loss.")
     finetune: Finetune = Finetune()
     finetune_without_lm: Training = Training()

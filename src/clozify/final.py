@@ -5,6 +5,7 @@ In: a run's plan and, for distillation, the pile's soft labels. Out: the first c
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from typing import Any
@@ -28,20 +29,21 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
     """Train the classifier once a repetition; the first is kept. Its numbers: mean and standard deviation."""
     section = plan.recipe.distill if targets is not None else plan.recipe.supervised
     kind = "classifier" if targets is not None else "supervised"
+    shared = {
+        "student": plan.model_key(plan.student),
+        "settings": section.model_dump(),
+        "targets": None if targets is None else hashlib.sha256(targets.tobytes()).hexdigest(),
+        "data": plan.data_key,
+        "fields": plan.task.fields,
+        "line_breaks": plan.task.line_breaks,
+        "labels": plan.task.labels,
+        "max_seq_length": plan.recipe.max_seq_length,
+        "attention_dropout": plan.recipe.attention_dropout,
+    }
     results = []
     for number, seed in enumerate(plan.seeds):
-        key = key_of(
-            step=kind,
-            seed=seed,
-            student=plan.student,
-            settings=section.model_dump(),
-            targets=None if targets is None else key_of(targets=targets.astype(float).round(6).tolist()),
-            data=plan.data_key,
-            fields=plan.task.fields,
-            labels=plan.task.labels,
-            max_seq_length=plan.recipe.max_seq_length,
-            attention_dropout=plan.recipe.attention_dropout,
-        )
+        kept = number == 0  # part of the key: with another first seed, another repetition's weights are wanted
+        key = key_of(step=kind, seed=seed, kept=kept, **shared)
         place = folder.job("classifiers", key)
         name = f"{kind} {number + 1}/{len(plan.seeds)}  seed {seed}"
         if (place / "classifier.json").exists():
@@ -54,14 +56,14 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
             with folder.writing("classifiers", key) as beside:
                 if plan.test is not None:
                     np.save(beside / "test.npy", _classified(plan, classifier, plan.test))
-                if number == 0:
+                if kept:
                     classifier.save(beside / "model")
                 seconds = time.monotonic() - started
                 (beside / "classifier.json").write_text(
                     json.dumps({"seed": seed, "loss": course, "seconds": seconds}, indent=2)
                 )
             plan.say(f"{name}  loss {course[-1] if course else float('nan'):.4f}  in {seconds:,.0f} s")
-        if number == 0:
+        if kept:
             folder.place_folder(place / "model", "classifier")
         if plan.test is not None:
             probabilities = softmax(np.load(place / "test.npy").astype(np.float64))

@@ -28,7 +28,7 @@ from clozify.steps.finetune import finetune
 def untrained(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions) -> dict[str, Any]:
     """Every pair's accuracy before any training: on T, for the weights; on the test rows, the paper's lines 1 and 2."""
     pairs = [[pair.pattern.text, pair.verbalizer.model_dump()] for pair in plan.task.pairs]
-    key = key_of(step="untrained", pairs=pairs, **plan.shared_key())
+    key = key_of(step="untrained", pairs=pairs, **plan.shared_key)
     place = folder.job("untrained", key) / "untrained.json"
     if not place.exists():
         plan.say("scoring the labelled and test rows before training")
@@ -75,7 +75,7 @@ def train_members(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Q
             balance=recipe.balance,
             attention_dropout=recipe.attention_dropout,
             keep=plan.unlabeled is None,
-            **plan.shared_key(),
+            **plan.shared_key,
         )
         member: dict[str, Any] = {"pair": place, "seed": seed, "folder": folder.job("members", key)}
         members.append(member)

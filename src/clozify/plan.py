@@ -66,12 +66,18 @@ class Plan:
         found["labeled"]["labels"] = key_of(labels=self.labeled.labels.tolist())
         return found
 
+    @staticmethod
+    def model_key(name: str) -> str:
+        """What a model is, for the jobs' keys: a folder's content, or a hub name."""
+        place = BUILTIN if name == "builtin" else Path(name)
+        return fingerprint(place) if place.is_dir() else name
+
+    @cached_property
     def shared_key(self) -> dict[str, Any]:
         """What every job with the cloze model depends on."""
-        place = BUILTIN if self.model == "builtin" else Path(self.model)
         return {
             "data": self.data_key,
-            "model": fingerprint(place) if place.is_dir() else self.model,
+            "model": self.model_key(self.model),
             "max_seq_length": self.recipe.max_seq_length,
             "line_breaks": self.task.line_breaks,
             "labels": self.task.labels,

@@ -95,7 +95,7 @@ class Recipe(Section):
         "weighted", description="Members weigh as much as their pair's accuracy on T before training, or all the same."
     )
     attention_dropout: float | None = Field(
-        None, ge=0, lt=1, description="Instead of the model's own; 0 makes a CPU's training step twice as fast."
+        None, ge=0, lt=1, description="Instead of the model's own; 0 makes a training step on a CPU faster."
     )
     balance: bool = Field(False, description="Weigh labelled rows so that every label counts the same in the loss.")
     finetune: Finetune = Finetune()

@@ -152,6 +152,13 @@ def test_distillation_alone_is_done_again_when_only_its_settings_change(run, fil
     assert sum(line.startswith("classifier") for line in lines) == 2
 
 
+def test_another_seed_on_the_same_folder_finds_or_makes_all_it_needs(run, files):
+    """The second repetition's weights are not kept; as the first of another run they are wanted."""
+    run()
+    assert run(settings=[*SETTINGS, "seed=43"])["classifier"]["accuracy"] >= 0
+    assert (files / "run" / "classifier" / "model.safetensors").exists()
+
+
 def test_a_plan_says_what_a_run_costs_and_writes_nothing(files, tiny_folder, capsys, monkeypatch):
     from clozify import cli
 

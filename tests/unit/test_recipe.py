@@ -1,0 +1,58 @@
+import tomllib
+
+import pytest
+
+from clozify.errors import RecipeError
+from clozify.recipe import Recipe, load_recipe, shipped_recipes
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_a_printed_recipe_reads_back_as_the_same_recipe(name):
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert Recipe.model_validate(tomllib.loads(recipe.to_toml())) == recipe
+
+
+def test_the_paper_s_recipe_is_appendix_b():
+    """A number that differs from the table would change every result under the paper's name."""
+    paper = load_recipe("paper")
+    table = {
+        "finetune_without_lm": (1e-8, 4, 1e-5, 1.0, 250, 4, 0.01),
+        "finetune": (1e-8, 4, 1e-5, 1.0, 1000, 1, 0.01),
+        "distill": (1e-8, 4, 1e-5, 1.0, 5000, 4, 0.01),
+        "supervised": (1e-8, 4, 1e-5, 1.0, 250, 4, 0.01),
+    }
+    names = "adam_epsilon gradient_accumulation_steps learning_rate max_grad_norm max_steps per_gpu_train_batch_size"
+    for section, values in table.items():
+        found = getattr(paper, section)
+        assert tuple(getattr(found, name) for name in [*names.split(), "weight_decay"]) == values
+    assert (paper.finetune.alpha, paper.finetune.mlm_probability) == (1e-4, 0.15)
+    assert (paper.finetune.per_gpu_helper_batch_size, paper.distill.temperature) == (3, 2.0)
+    assert (paper.max_seq_length, paper.repetitions, paper.weighting) == (256, 3, "weighted")
+
+
+def test_single_settings_change_and_nothing_else_does():
+    changed = load_recipe("paper", ["distill.max_steps=500", "weighting=uniform"])
+    assert (changed.distill.max_steps, changed.weighting) == (500, "uniform")
+    assert changed.finetune == load_recipe("paper").finetune
+
+
+@pytest.mark.parametrize(
+    ("setting", "part"),
+    [
+        ("distil.max_steps=5", "did you mean 'distill.max_steps'?"),
+        ("distill.max_steps", "NAME=VALUE"),
+        ("distill.max_steps=-1", "'distill.max_steps' is -1"),
+        ("weighting=best", "'weighting' is 'best'"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(setting, part):
+    with pytest.raises(RecipeError) as error:
+        load_recipe("paper", [setting])
+    (problem,) = error.value.problems
+    assert part in problem
+
+
+def test_an_unknown_recipe_is_named_with_the_known_ones():
+    with pytest.raises(RecipeError, match="'paper' and 'quick'"):
+        load_recipe("fast")

@@ -1,19 +1,18 @@
 """How much faster are a training step, labelling and a distillation step than the straightforward way?
 
 In one run on this machine, with the same weights (random: speed does not depend on them) and rows of the lengths of
-AG's News (its own rows where CLOZIFY_AGNEWS names its test file):
+AG's News (its own rows where CLOZIFY_AGNEWS names its test file) or Yelp's own (CLOZIFY_YELP):
 
 - straightforward: float32, every sequence padded to 256, logits over the vocabulary at every position; a step is 4
   micro-batches of 1 labelled and 3 unlabelled rows, each kind in a forward pass of its own; labelling in batches of 8;
-- clozify: one forward pass a step without padding between rows of like length, the head only at the cloze slot and at
-  masked tokens; labelling in length-sorted batches.
+- clozify: the package's own steps as a run takes them. One forward pass a step, the head only at the cloze slot and at
+  masked tokens; labelling in length-sorted batches; on a GPU in bf16.
 
-    python benchmarks/training.py [--steps 2] [--shape roberta-base]
+    python benchmarks/training.py [--steps 2] [--shape roberta-base] [--task agnews]
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -22,7 +21,8 @@ import numpy as np
 import torch
 import transformers
 import typer
-from scoring import SHAPES, lean, sample, straightforward
+from accelerate import Accelerator
+from scoring import SHAPES, sample, straightforward
 from torch.nn import functional
 
 from clozify.classifier import Classifier
@@ -30,115 +30,147 @@ from clozify.cloze import BUILTIN, ClozeModel
 from clozify.encode import Batch, Encoded
 from clozify.losses import distillation
 from clozify.questions import ask
-from clozify.recipe import Finetune, Training
-from clozify.steps.finetune import _joint_loss, mask_tokens
+from clozify.recipe import Recipe, load_recipe
+from clozify.steps.annotate import annotate
+from clozify.steps.distill import distill
+from clozify.steps.finetune import finetune, mask_tokens
 from clozify.training import make_optimizer
 
 
-def padded(batch: Batch, pad_id: int) -> dict[str, torch.Tensor]:
+def seconds_of(work: Callable[[], Any]) -> float:
+    """How long it takes, the device's own work included."""
+    began = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def padded(batch: Batch, pad_id: int, device: torch.device) -> dict[str, torch.Tensor]:
     """A batch padded to 256 tokens."""
     extra = ((0, 0), (0, 256 - batch.input_ids.shape[1]))
     return {
-        "input_ids": torch.from_numpy(np.pad(batch.input_ids, extra, constant_values=pad_id)),
-        "attention_mask": torch.from_numpy(np.pad(batch.attention_mask, extra)),
+        "input_ids": torch.from_numpy(np.pad(batch.input_ids, extra, constant_values=pad_id)).to(device),
+        "attention_mask": torch.from_numpy(np.pad(batch.attention_mask, extra)).to(device),
     }
 
 
-def timed(module: Any, settings: Training, steps: int, backward: Callable[[], None]) -> float:
-    """The median seconds of a step: backward, clipped gradients, the optimizer."""
-    optimizer = make_optimizer(module, settings)
-    seconds = []
+def one_after_another(module: Any, recipe: Recipe, steps: int, backward: Callable[[], None]) -> None:
+    """Steps as the straightforward way takes them: backward, clipped gradients, the optimizer."""
+    optimizer = make_optimizer(module, recipe.finetune)
+    module.train()
     for _ in range(steps):
-        began = time.perf_counter()
         backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), recipe.finetune.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+    module.eval()
+
+
+def compare(what: str, slow: float, fast: float) -> None:
+    """Print both and their ratio."""
+    print(f"{what}: straightforward {1000 * slow:.1f} ms, clozify {1000 * fast:.2f} ms: {slow / fast:.1f}x", flush=True)
 
 
 def main(
-    steps: Annotated[int, typer.Option(help="Steps timed each way; the median counts.")] = 3,
+    steps: Annotated[int, typer.Option(help="Steps timed each way, after one or two that are not.")] = 3,
     shape: Annotated[str, typer.Option(help="Which shape.")] = "roberta-base",
+    task: Annotated[str, typer.Option(help="Whose rows: agnews or yelp-full.")] = "agnews",
+    rows: Annotated[int, typer.Option(help="Rows to label; the straightforward way labels every sixteenth.")] = 128,
 ) -> None:
     """Print the ratio for a fine-tuning step, for labelling and for a distillation step."""
     torch.manual_seed(0)
     chance = np.random.default_rng(0)
+    on_gpu = torch.cuda.is_available()
+    accelerator = Accelerator(cpu=not on_gpu, mixed_precision="bf16" if on_gpu else "no")
+    device = accelerator.device
     tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    data = sample(rows, task)
+    labels = len(data.task.labels)
     config = transformers.RobertaConfig(
-        max_position_embeddings=514, type_vocab_size=1, pad_token_id=tokenizer.pad_token_id, **SHAPES[shape]
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        pad_token_id=tokenizer.pad_token_id,
+        **SHAPES[shape],
     )
-    model = ClozeModel(transformers.RobertaForMaskedLM(config), tokenizer, shape)
-    pad, settings = model.tokens.pad_id, Finetune()
-    rows = sample(128)
-    questions = ask(model, rows.task)
+    config.num_labels = labels
+    model = ClozeModel(transformers.RobertaForMaskedLM(config).to(device), tokenizer, shape)
+    pad, base = model.tokens.pad_id, load_recipe("paper")
+    questions = ask(model, data.task)
     question = questions.asked[0]
-    encoded = Encoded(question.template, questions.tokenize(model, rows, 0, len(rows)), 256)
-    words = torch.from_numpy(question.words[0].ids)
-
-    def draw() -> tuple[Batch, torch.Tensor, Batch, Any]:
-        unlabeled = encoded.batch(chance.permutation(128)[:12])
-        masked, targets = mask_tokens(unlabeled, settings, model.tokens.special, model.tokens.mask_id, chance)
-        return encoded.batch(chance.permutation(128)[:4]), torch.from_numpy(chance.integers(0, 4, 4)), masked, targets
+    encoded = Encoded(question.template, questions.tokenize(model, data, 0, rows), 256)
+    words = model.tensor(question.words[0].ids)
+    where = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} threads"
+    print(
+        f"{shape}, {where}, torch {torch.__version__}, {task}: {rows} rows of {encoded.lengths.mean():.0f} tokens, "
+        f"clozify in {'bf16' if on_gpu else 'float32'}"
+    )
 
     def slow_step() -> None:
-        labeled, truth, masked, targets = draw()
-        inputs, helpers = padded(labeled, pad), padded(masked, pad)
+        labeled = encoded.batch(chance.permutation(rows)[:4])
+        truth = model.tensor(chance.integers(0, labels, 4))
+        unlabeled = encoded.batch(chance.permutation(rows)[:12])
+        masked, targets = mask_tokens(unlabeled, base.finetune, model.tokens, chance)
+        inputs, helpers = padded(labeled, pad, device), padded(masked, pad, device)
         for micro in range(4):
             one = {name: tensor[micro : micro + 1] for name, tensor in inputs.items()}
             logits = model.model(**one).logits  # (1, 256, vocabulary)
             scores = logits[0, int(labeled.mask_at[micro])][words]
             ce = functional.cross_entropy(scores[None], truth[micro : micro + 1])
             three = {name: tensor[3 * micro : 3 * micro + 3] for name, tensor in helpers.items()}
-            wanted = torch.full((3, 256), -100)
+            wanted = torch.full((3, 256), -100, device=device)
             inside = targets.rows // 3 == micro
-            wanted[targets.rows[inside] % 3, targets.positions[inside]] = torch.from_numpy(targets.tokens[inside])
+            wanted[targets.rows[inside] % 3, targets.positions[inside]] = model.tensor(targets.tokens[inside])
             logits = model.model(**three).logits  # (3, 256, vocabulary)
             mlm = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
-            ((1 - settings.alpha) * ce + settings.alpha * mlm).div(4).backward()  # type: ignore[no-untyped-call]
+            ((1 - base.finetune.alpha) * ce + base.finetune.alpha * mlm).div(4).backward()  # type: ignore[no-untyped-call]
 
-    def fast_step() -> None:
-        labeled, truth, masked, targets = draw()
-        loss = _joint_loss(model, question.words[0], labeled, truth, masked, targets, settings, None)
-        loss.backward()  # type: ignore[no-untyped-call]
+    few = encoded  # the same rows serve as T and as the pile
+    truth_of_rows = chance.integers(0, labels, rows).astype(np.int16)
 
-    print(f"{shape}, {torch.get_num_threads()} threads, torch {torch.__version__}, float32")
-    model.model.train()
-    fast = timed(model.model, settings, steps, fast_step)
-    slow = timed(model.model, settings, steps, slow_step)
-    print(f"a fine-tuning step: straightforward {slow:.2f} s, clozify {fast:.2f} s: {slow / fast:.1f}x")
+    def fast_steps(count: int) -> None:
+        recipe = base.with_settings([f"finetune.max_steps={count}"])
+        finetune(model, question.words[0], few, truth_of_rows, encoded, recipe, 0, accelerator)
 
-    model.model.eval()
-    few = rows.select(np.arange(0, 128, 8))
-    began = time.perf_counter()
-    straightforward(model, few)
-    slow = (time.perf_counter() - began) / len(few)
-    began = time.perf_counter()
-    lean(model, rows)
-    fast = (time.perf_counter() - began) / len(rows)
-    print(f"labelling a row: straightforward {1000 * slow:.0f} ms, clozify {1000 * fast:.0f} ms: {slow / fast:.1f}x")
+    fast_steps(2)
+    fast = seconds_of(lambda: fast_steps(steps)) / steps
+    one_after_another(model.model, base, 1, slow_step)
+    slow = seconds_of(lambda: one_after_another(model.model, base, steps, slow_step)) / steps
+    compare("a fine-tuning step", slow, fast)
 
-    config.num_labels = 4
-    classifier = Classifier(transformers.RobertaForSequenceClassification(config), tokenizer, rows.task, 256)
-    pile = classifier.encode(rows)
-    soft = torch.softmax(torch.randn(128, 4), dim=-1)
+    sixteenth = data.select(np.arange(0, rows, 16))
+    straightforward(model, sixteenth)
+    slow = seconds_of(lambda: straightforward(model, sixteenth)) / len(sixteenth)
+
+    def label() -> None:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=on_gpu):
+            list(annotate(model, questions, data))
+
+    label()
+    fast = seconds_of(label) / rows
+    compare("labelling a row", slow, fast)
+    print(f"rows a second: straightforward {1 / slow:,.1f}, clozify {1 / fast:,.1f}")
+
+    classifier = Classifier(transformers.RobertaForSequenceClassification(config).to(device), tokenizer, data.task, 256)
+    pile = classifier.encode(data)
+    soft = torch.softmax(torch.randn(rows, labels), dim=-1)
 
     def slow_distill() -> None:
-        chosen = chance.permutation(128)[:16]
+        chosen = chance.permutation(rows)[:16]
         for start in range(0, 16, 4):
             part = chosen[start : start + 4]
-            logits = classifier.model(**padded(pile.batch(part), pad)).logits
-            distillation(logits, soft[part]).div(4).backward()  # type: ignore[no-untyped-call]
+            logits = classifier.model(**padded(pile.batch(part), pad, device)).logits
+            distillation(logits, soft[part].to(device)).div(4).backward()  # type: ignore[no-untyped-call]
 
-    def fast_distill() -> None:
-        chosen = chance.permutation(128)[:16]
-        distillation(classifier.scores(pile.batch(chosen)), soft[chosen]).backward()  # type: ignore[no-untyped-call]
+    def fast_distill(count: int) -> None:
+        settings = base.with_settings([f"distill.max_steps={count}"]).distill
+        distill(classifier, pile, soft.numpy(), settings, chance, accelerator)
 
-    classifier.model.train()
-    fast = timed(classifier.model, settings, steps, fast_distill)
-    slow = timed(classifier.model, settings, steps, slow_distill)
-    print(f"a distillation step: straightforward {slow:.2f} s, clozify {fast:.2f} s: {slow / fast:.1f}x")
+    fast_distill(2)
+    fast = seconds_of(lambda: fast_distill(steps)) / steps
+    one_after_another(classifier.model, base, 1, slow_distill)
+    slow = seconds_of(lambda: one_after_another(classifier.model, base, steps, slow_distill)) / steps
+    compare("a distillation step", slow, fast)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch import Tensor
 from clozify import hub
 from clozify.cloze import BUILTIN, set_attention_dropout
 from clozify.data import Rows
-from clozify.encode import Batch, Encoded, compile_segments
+from clozify.encode import Batch, Encoded, compile_segments, like_length
 from clozify.errors import ModelError
 from clozify.pattern import Pattern, Segment, Slot
 from clozify.recipe import Recipe
@@ -69,9 +69,17 @@ class Classifier:
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
         if self._typed:
             inputs["token_type_ids"] = batch.token_type_ids
-        given = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
-        found: Tensor = self.model(**given).logits
-        return found
+        lengths = batch.attention_mask.sum(axis=1)
+        groups = like_length(lengths) if self.device.type == "cpu" else [np.arange(len(lengths))]
+        parts: list[Tensor] = []
+        for group in groups:
+            width = int(lengths[group].max())
+            cut = {name: np.ascontiguousarray(array[group, :width]) for name, array in inputs.items()}
+            given = {name: torch.from_numpy(array).to(self.device) for name, array in cut.items()}
+            parts.append(self.model(**given).logits)
+        if len(parts) == 1 and self.device.type != "cpu":
+            return parts[0]
+        return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(groups)))]
 
     @torch.inference_mode()
     def annotate(

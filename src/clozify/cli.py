@@ -161,17 +161,23 @@ def train(
         str | None, typer.Option(help="The pile: D. Without it the result is the ensemble itself.")
     ] = None,
     test: Annotated[str | None, typer.Option(help="Labelled rows to measure on.")] = None,
+    dev: Annotated[
+        str | None, typer.Option(help="Labelled rows to stop training early by, and to choose the classifier.")
+    ] = None,
     model: ModelOption = "builtin",
     student: Annotated[
         str | None, typer.Option(help="Another model for the final classifier, a smaller one say.")
     ] = None,
     method: Annotated[str, typer.Option(help="'pet', or the baseline 'supervised'.")] = "pet",
-    recipe: Annotated[str, typer.Option(help="'paper', 'quick', or a recipe file.")] = "paper",
+    recipe: Annotated[str, typer.Option(help="'paper', 'quick', 'original-code', or a recipe file.")] = "paper",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe, as in distill.max_steps=500.")
     ] = None,
     examples: Annotated[
         int | None, typer.Option(min=0, help="Take so many labelled rows: the first of each label, as the paper does.")
+    ] = None,
+    tracker: Annotated[
+        list[str] | None, typer.Option(help="A tracker that Accelerate knows: tensorboard, wandb, mlflow, ...")
     ] = None,
     mapping: MapOption = None,
     allow_overlap: Annotated[
@@ -190,13 +196,10 @@ def train(
     loaded, how = load_task(task), load_recipe(recipe, settings or [])
     column_of = _mapping(mapping)
 
-    from clozify.data import few_shot, read
     from clozify.pet import prepare
     from clozify.pet import train as work
     from clozify.report.terminal import show_plan, show_run
 
-    rows = read(labeled, loaded, column_of)
-    given = rows if examples is None else few_shot(rows, examples)
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -206,6 +209,9 @@ def train(
     asked: dict[str, Any] = {
         "unlabeled": unlabeled,
         "test": test,
+        "dev": dev,
+        "examples": examples,
+        "trackers": tracker or (),
         "model": model,
         "student": student,
         "method": method,
@@ -216,13 +222,13 @@ def train(
     if plan:
         from clozify.estimate import estimate
 
-        cost = estimate(prepare(loaded, given, **asked))
+        cost = estimate(prepare(loaded, labeled, **asked))
         if as_json:
             _print_json(cost)
         else:
             show_plan(Console(), cost)
         return
-    found = work(loaded, given, output, say=say, **asked)
+    found = work(loaded, labeled, output, say=say, **asked)
     if as_json:
         _print_json(found)
     else:
@@ -273,7 +279,7 @@ def evaluate(
 
 @app.command()
 def recipe(
-    name: Annotated[str, typer.Argument(help="'paper', 'quick', or a recipe file.")] = "paper",
+    name: Annotated[str, typer.Argument(help="'paper', 'quick', 'original-code', or a recipe file.")] = "paper",
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE to change.")] = None,
 ) -> None:
     """Print a recipe as a file: every number of the paper's appendix B, with its help."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from clozify import hub
-from clozify.encode import Batch
+from clozify.encode import Batch, like_length
 from clozify.errors import ModelError
 from clozify.tokens import Tokens
 from clozify.verbalize import LabelWords
@@ -25,7 +25,6 @@ from clozify.verbalize import LabelWords
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-LIKE_LENGTH = 0.75  # rows at least so long, of the longest, share a forward pass on a CPU
 BUILTIN = Path(__file__).parent / "builtin" / "clozify-mini"
 
 
@@ -122,8 +121,13 @@ class ClozeModel:
             inputs["token_type_ids"] = batch.token_type_ids
         gathered: list[Tensor] = []  # (places of a group, hidden) each
         order: list[Tensor] = []
-        for group in self._groups(batch):
-            width = int(batch.attention_mask[group].sum(axis=1).max())
+        lengths = batch.attention_mask.sum(axis=1)
+        groups = [np.arange(len(lengths))]
+        if self.device.type == "cpu":
+            np.maximum.at(lengths, rows.numpy(), positions.numpy() + 1)  # the authors' code asks at padding too
+            groups = like_length(lengths)
+        for group in groups:
+            width = int(lengths[group].max()) if len(groups) > 1 else batch.input_ids.shape[1]
             cut = {name: self.tensor(np.ascontiguousarray(array[group, :width])) for name, array in inputs.items()}
             hidden = self.encoder(**cut)[0]  # (group, width, hidden)
             place = torch.full((len(batch.rows),), -1, device=self.device)
@@ -135,20 +139,6 @@ class ClozeModel:
         if len(gathered) == 1:
             return gathered[0]
         return torch.cat(gathered)[torch.argsort(torch.cat(order))]
-
-    def _groups(self, batch: Batch) -> list[np.ndarray[Any, Any]]:
-        """Rows to run together: all of them, or on a CPU those of like length, since padding costs as much as text."""
-        lengths = batch.attention_mask.sum(axis=1)
-        if self.device.type != "cpu":
-            return [np.arange(len(lengths))]
-        order = np.argsort(-lengths, kind="stable")
-        groups: list[list[int]] = []
-        for row in order:
-            if groups and lengths[row] >= LIKE_LENGTH * lengths[groups[-1][0]]:
-                groups[-1].append(int(row))
-            else:
-                groups.append([int(row)])
-        return [np.array(group) for group in groups]
 
     def states_at_mask(self, batch: Batch) -> Tensor:
         """The encoder's state at each row's mask: (batch, hidden)."""

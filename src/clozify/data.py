@@ -6,6 +6,7 @@ stretch at a time, and the paper's few-shot selection. Nothing is held in memory
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -190,6 +191,14 @@ class Rows:
         picked.warnings = self.warnings
         picked._whole = (self, rows)
         return picked
+
+    def under(self, task: Task) -> Rows:
+        """The same rows for another version of their task."""
+        if task == self.task:
+            return self
+        seen = copy.copy(self)
+        seen.task = task
+        return seen
 
     def fingerprints(self) -> NDArray[np.uint64]:
         """A 64-bit hash of each row's text, to find the same row in another set."""

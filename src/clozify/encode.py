@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 
 from clozify.errors import TaskError
 from clozify.pattern import FILTERS, Mask, Pattern, Segment, Slot
-from clozify.tokens import START, Ragged, Tokens
+from clozify.recipe import Wording
+from clozify.tokens import SPACE, START, Ragged, Tokens
+
+AS_WRITTEN = Wording()
+LIKE_LENGTH = 0.75  # rows at least so long, of the longest, share a forward pass on a CPU
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Template:
     pattern: Pattern
     pieces: tuple[Piece, ...]
     columns: tuple[Column, ...]
+    segment_of: tuple[int, ...]  # each column's segment
+    wording: Wording
     own: int  # tokens that are not a field's: words, mask, specials
     left_of_mask: str  # the literal that a word in the mask's place is written behind
     right_of_mask: str  # the literal that follows it
@@ -55,24 +61,31 @@ class Template:
     pad_id: int
 
 
-def compile_pattern(pattern: Pattern, tokens: Tokens) -> Template:
+def compile_pattern(pattern: Pattern, tokens: Tokens, wording: Wording = AS_WRITTEN) -> Template:
     """Tokenise a pattern's own words once, each where it stands."""
-    return compile_segments(pattern, pattern.segments, tokens)
+    return compile_segments(pattern, pattern.segments, tokens, wording)
 
 
-def compile_segments(pattern: Pattern, segments: Sequence[Segment], tokens: Tokens) -> Template:
+def compile_segments(
+    pattern: Pattern, segments: Sequence[Segment], tokens: Tokens, wording: Wording = AS_WRITTEN
+) -> Template:
     """Segments in token space, with a mask or, for a classifier's input, without; `pattern` names them in messages."""
     layout = tokens.layout(len(segments))
     pieces = [Piece(layout.specials[0], layout.special_types[0])]
     columns: list[Column] = []
+    segment_of: list[int] = []
+    spaced = wording.spacing == "between-parts"
     left_of_mask, right_of_mask, starts_segment = "", "", True
     for number, segment in enumerate(segments):
         kind = layout.segment_types[number]
         left, at_start = "", True  # the literal since the last slot or mask; whether none came before it
         for place, part in enumerate(segment):
             if isinstance(part, str):
-                text = part.rstrip()
-                ids = [] if not text else tokens.ids(text) if at_start else tokens.behind_slot("", text)
+                text = part.strip() if spaced else part.rstrip()
+                ids: list[int] = []
+                if text:
+                    alone = at_start and not spaced
+                    ids = tokens.ids(text) if alone else tokens.behind_slot(" " if spaced else "", text)
                 pieces.append(Piece(tuple(ids), (kind,) * len(ids)))
                 left = part
                 continue
@@ -82,9 +95,10 @@ def compile_segments(pattern: Pattern, segments: Sequence[Segment], tokens: Toke
                 following = segment[place + 1] if place + 1 < len(segment) else ""
                 right_of_mask = following if isinstance(following, str) else ""
             else:
-                context = tokens.shared_context(left if at_start or left else "x")
+                context = tokens.shared_context(SPACE if spaced else left if at_start or left else "x")
                 pieces.append(Piece((), (kind,), len(columns)))
                 columns.append(Column(part, context))
+                segment_of.append(number)
             left, at_start = "", False
         pieces.append(Piece(layout.specials[number + 1], layout.special_types[number + 1]))
     own = sum(len(piece.ids) for piece in pieces)
@@ -92,6 +106,8 @@ def compile_segments(pattern: Pattern, segments: Sequence[Segment], tokens: Toke
         pattern,
         tuple(pieces),
         tuple(columns),
+        tuple(segment_of),
+        wording,
         own,
         left_of_mask,
         right_of_mask,
@@ -132,6 +148,19 @@ def longest_first(lengths: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
     return keep
 
 
+def longest_segment(lengths: NDArray[np.int64], budget: int, segment_of: tuple[int, ...]) -> NDArray[np.int64]:
+    """The same with tokens taken from the segment whose fields are longer, off the end of its last field first."""
+    of_segment = np.zeros((len(lengths), 2), dtype=np.int64)
+    for field, segment in enumerate(segment_of):
+        of_segment[:, segment] += lengths[:, field]
+    left = longest_first(of_segment, budget)
+    keep = np.zeros_like(lengths)
+    for field, segment in enumerate(segment_of):
+        keep[:, field] = np.minimum(lengths[:, field], left[:, segment])
+        left[:, segment] -= keep[:, field]
+    return keep
+
+
 @dataclass(frozen=True)
 class Batch:
     """Padded rows for the model; `rows` says which rows of the encoded set they are."""
@@ -141,6 +170,17 @@ class Batch:
     attention_mask: NDArray[np.int64]  # (batch, length)
     token_type_ids: NDArray[np.int64]  # (batch, length)
     mask_at: NDArray[np.int64]  # (batch,)
+
+
+def like_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Groups of rows that are about equally long: on a CPU padding costs as much as text, so each runs by itself."""
+    groups: list[list[int]] = []
+    for row in np.argsort(-lengths, kind="stable"):
+        if groups and lengths[row] >= LIKE_LENGTH * lengths[groups[-1][0]]:
+            groups[-1].append(int(row))
+        else:
+            groups.append([int(row)])
+    return [np.array(group) for group in groups]
 
 
 def join(batches: Sequence[Batch], pad_id: int) -> Batch:
@@ -173,16 +213,21 @@ class Encoded:
         self.template = template
         self._ragged = [columns[column] for column in template.columns]
         full = np.stack([ragged.lengths for ragged in self._ragged], axis=1)  # (rows, slots)
-        self.keep = longest_first(full, max_length - template.own)
+        budget = max_length - template.own
+        if template.wording.truncation == "longest-segment":
+            self.keep = longest_segment(full, budget, template.segment_of)
+        else:
+            self.keep = longest_first(full, budget)
+        self.max_length = max_length
         self.truncated = self.keep.sum(axis=1) < full.sum(axis=1)  # (rows,)
         self.lengths: NDArray[np.int64] = template.own + self.keep.sum(axis=1)  # (rows,)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def batch(self, rows: NDArray[np.int64]) -> Batch:
-        """These rows, padded to the longest of them."""
-        count, width = len(rows), int(self.lengths[rows].max())
+    def batch(self, rows: NDArray[np.int64], width: int | None = None) -> Batch:
+        """These rows, padded to the longest of them, or to a width."""
+        count, width = len(rows), width or int(self.lengths[rows].max())
         input_ids = np.full((count, width), self.template.pad_id, dtype=np.int64)
         types = np.zeros((count, width), dtype=np.int64)
         mask_at = np.zeros(count, dtype=np.int64)

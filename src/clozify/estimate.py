@@ -67,7 +67,7 @@ def _timed(work: Any) -> float:
 def _member_seconds(plan: Plan) -> tuple[float, float, int]:
     """Seconds of a fine-tuning step and of scoring a row, and the model's parameters."""
     model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
-    questions = ask(model, plan.task, plan.labeled)
+    questions = ask(model, plan.task, plan.labeled, plan.recipe.wording)
     question = questions.asked[0]
     pile = (
         plan.unlabeled.select(np.arange(min(256, len(plan.unlabeled)))) if plan.unlabeled is not None else plan.labeled

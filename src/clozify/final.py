@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,20 +40,25 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
         "labels": plan.task.labels,
         "max_seq_length": plan.recipe.max_seq_length,
         "attention_dropout": plan.recipe.attention_dropout,
+        "balance": plan.recipe.balance if targets is None else None,
     }
-    results = []
-    for number, seed in enumerate(plan.seeds):
-        kept = number == 0  # part of the key: with another first seed, another repetition's weights are wanted
+    results: list[dict[str, Any]] = []
+    places: list[Path] = []
+    (seeds,) = plan.seeds()
+    for number, seed in enumerate(seeds):
+        # part of the key: with another first seed, another repetition's weights are wanted
+        kept = number == 0 or plan.dev is not None
         key = key_of(step=kind, seed=seed, kept=kept, **shared)
         place = folder.job("classifiers", key)
-        name = f"{kind} {number + 1}/{len(plan.seeds)}  seed {seed}"
+        places.append(place)
+        name = f"{kind} {number + 1}/{len(seeds)}  seed {seed}"
         if (place / "classifier.json").exists():
             plan.say(f"{name}  already there")
         else:
             started = time.monotonic()
             chance = seed_everything(seed)
             classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
-            course = _fit(plan, classifier, targets, chance)
+            course, looks = _fit(plan, classifier, targets, chance, name)
             with folder.writing("classifiers", key) as beside:
                 if plan.test is not None:
                     np.save(beside / "test.npy", _classified(plan, classifier, plan.test))
@@ -60,18 +66,19 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
                     classifier.save(beside / "model")
                 seconds = time.monotonic() - started
                 (beside / "classifier.json").write_text(
-                    json.dumps({"seed": seed, "loss": course, "seconds": seconds}, indent=2)
+                    json.dumps({"seed": seed, "loss": course, "dev": looks, "seconds": seconds}, indent=2)
                 )
-            plan.say(f"{name}  loss {course[-1] if course else float('nan'):.4f}  in {seconds:,.0f} s")
-        if kept:
-            folder.place_folder(place / "model", "classifier")
+            on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
+            plan.say(f"{name}  loss {course[-1] if course else float('nan'):.4f}{on_dev_rows}  in {seconds:,.0f} s")
         if plan.test is not None:
             probabilities = softmax(np.load(place / "test.npy").astype(np.float64))
             results.append(in_detail(plan.test.labels, probabilities, plan.task.labels))
+    chosen, dev = _chosen(places)
+    folder.place_folder(places[chosen] / "model", "classifier")
+    summary: dict[str, Any] = {"dev_each": dev, "kept": chosen} if dev else {}
     if not results:
-        return {}
-    first = results[0]
-    summary: dict[str, Any] = {}
+        return summary
+    first = results[chosen]
     for metric in ("accuracy", "macro_f1", "calibration_error"):
         values = [result[metric] for result in results]
         summary[metric] = float(np.mean(values))
@@ -80,25 +87,38 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
     return summary | {"labels": first["labels"], "confusion": first["confusion"]}
 
 
+def _chosen(places: list[Path]) -> tuple[int, list[float]]:
+    """Which repetition is kept, and what each reached on the development rows: the best there, else the first."""
+    looks = [json.loads((place / "classifier.json").read_text())["dev"] for place in places]
+    best = [max(of_one) for of_one in looks if of_one]
+    return (int(np.argmax(best)), best) if len(best) == len(places) else (0, [])
+
+
 def _fit(
     plan: Plan,
     classifier: Classifier,
     targets: NDArray[np.float32] | None,
     chance: np.random.Generator,
-) -> list[float]:
+    name: str,
+) -> tuple[list[float], list[float]]:
+    """The course of the loss, and what was reached on the development rows."""
+
+    def on_dev() -> NDArray[np.float32]:
+        assert plan.dev is not None
+        return _classified(plan, classifier, plan.dev)
+
+    recipe = plan.recipe
     if targets is None:
-        return supervised(
-            classifier,
-            classifier.encode(plan.labeled),
-            plan.labeled.labels,
-            plan.recipe.supervised,
-            chance,
-            plan.accelerator,
-        )
+        labeled = classifier.encode(plan.labeled)
+        with plan.watching(name, recipe.supervised.steps(len(labeled)), on_dev) as (watch, looks):
+            truth, settings = plan.labeled.labels, recipe.supervised
+            course = supervised(classifier, labeled, truth, settings, recipe.balance, chance, plan.accelerator, watch)
+        return course, looks
     assert plan.unlabeled is not None
-    return distill(
-        classifier, classifier.encode(plan.unlabeled), targets, plan.recipe.distill, chance, plan.accelerator
-    )
+    pile = classifier.encode(plan.unlabeled)
+    with plan.watching(name, recipe.distill.steps(len(pile)), on_dev) as (watch, looks):
+        course = distill(classifier, pile, targets, recipe.distill, chance, plan.accelerator, watch)
+    return course, looks
 
 
 def _classified(plan: Plan, classifier: Classifier, rows: Rows) -> NDArray[np.float32]:

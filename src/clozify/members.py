@@ -60,7 +60,12 @@ def train_members(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Q
     """Every pair times every seed: fine-tuned, its scores of the pile and the test rows kept, its weights dropped."""
     recipe = plan.recipe
     section = recipe.finetune if plan.with_lm else recipe.finetune_without_lm
-    jobs = [(place, pair, seed) for place, pair in enumerate(plan.task.pairs) for seed in plan.seeds]
+    pairs = plan.task.pairs
+    jobs = [
+        (n, pair, seed)
+        for n, (pair, seeds) in enumerate(zip(pairs, plan.seeds(len(pairs)), strict=True))
+        for seed in seeds
+    ]
     initial = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
     members = []
     began, fresh = time.monotonic(), 0
@@ -89,16 +94,23 @@ def train_members(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Q
         pile = questions.keep(model, plan.unlabeled) if plan.with_lm and plan.unlabeled is not None else None
         template = question.asked[0].template
         length = min(recipe.max_seq_length, model.longest)
-        course = finetune(
-            model,
-            question.asked[0].words[0],
-            Encoded(template, questions.keep(model, plan.labeled), length),
-            plan.labeled.labels,
-            Encoded(template, pile, length) if pile is not None else None,
-            recipe,
-            seed,
-            plan.accelerator,
-        )
+
+        def on_dev(question: Questions = question) -> NDArray[np.float32]:
+            assert plan.dev is not None
+            return _scored(plan, model, question, plan.dev)[0]  # type: ignore[no-any-return]
+
+        with plan.watching(name, section.steps(len(plan.labeled)), on_dev) as (watch, looks):
+            course = finetune(
+                model,
+                question.asked[0].words[0],
+                Encoded(template, questions.keep(model, plan.labeled), length),
+                plan.labeled.labels,
+                Encoded(template, pile, length) if pile is not None else None,
+                recipe,
+                seed,
+                plan.accelerator,
+                watch,
+            )
         trained = time.monotonic() - started
         with folder.writing("members", key) as beside:
             for rows, file in ((plan.unlabeled, "pile.npy"), (plan.test, "test.npy")):
@@ -114,6 +126,7 @@ def train_members(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Q
                 "pattern": pair.pattern.text,
                 "seed": seed,
                 "loss": course,
+                "dev": looks,
                 "accuracy_on_labeled": float((on_labeled == plan.labeled.labels).mean()),
                 "training_seconds": trained,
                 "seconds": time.monotonic() - started,
@@ -122,8 +135,9 @@ def train_members(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Q
         fresh += 1
         left = (len(jobs) - number) * (time.monotonic() - began) / fresh
         loss = course[-1] if course else float("nan")
+        on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
         plan.say(
-            f"{name}  loss {loss:.4f}  trained in {trained:,.0f} s, all in {description['seconds']:,.0f} s"
+            f"{name}  loss {loss:.4f}{on_dev_rows}  trained in {trained:,.0f} s, all in {description['seconds']:,.0f} s"
             f"  about {left / 60:,.0f} min left for members"
         )
     return members

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clozify import __version__
 from clozify.cloze import load_model
-from clozify.data import Rows, read
+from clozify.data import Rows, few_shot, read
 from clozify.errors import DataError, listed
 from clozify.final import train_classifiers
 from clozify.members import member_metrics, train_members, untrained
@@ -30,6 +30,7 @@ from clozify.recipe import Recipe, load_recipe
 from clozify.run import RunFolder
 from clozify.steps.combine import combine, soft_labels
 from clozify.task import Task, load_task
+from clozify.trackers import check_trackers
 
 METHODS = ("pet", "supervised")
 
@@ -39,6 +40,8 @@ def prepare(
     labeled: str | Path | Rows,
     unlabeled: str | Path | Rows | None = None,
     test: str | Path | Rows | None = None,
+    dev: str | Path | Rows | None = None,
+    examples: int | None = None,
     model: str = "builtin",
     student: str | None = None,
     method: str = "pet",
@@ -46,6 +49,7 @@ def prepare(
     settings: Sequence[str] = (),
     column_of: Mapping[str, str] | None = None,
     allow_overlap: bool = False,
+    trackers: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Plan:
     """Read and check everything that a run works on; nothing is written."""
@@ -54,31 +58,44 @@ def prepare(
     if method not in METHODS:
         raise DataError(f"There is no method '{method}'; there is {listed(METHODS)}.")
 
+    check_trackers(trackers)
+    if how.backslashes_to_spaces:
+        loaded = loaded.model_copy(update={"line_breaks": [*loaded.line_breaks, "\\"]})
+
     def rows_of(source: str | Path | Rows) -> Rows:
-        return source if isinstance(source, Rows) else read(source, loaded, column_of)
+        return source.under(loaded) if isinstance(source, Rows) else read(source, loaded, column_of)
 
     warnings: list[str] = []
     given = with_labels(rows_of(labeled), warnings, "labelled")
+    if examples is not None:
+        given = few_shot(given, examples, how.seed if how.selection == "random" else None)
     tests = None if test is None else with_labels(rows_of(test), warnings, "test")
+    devs = None if dev is None else with_labels(rows_of(dev), warnings, "development")
     pile = None if unlabeled is None else rows_of(unlabeled)
-    if pile is not None and not allow_overlap:
+    if pile is not None and not (allow_overlap or how.overlap):
         before = len(pile)
-        pile = pile.without(*[rows for rows in (given, tests) if rows is not None])
+        pile = pile.without(*[rows for rows in (given, tests, devs) if rows is not None])
         if len(pile) < before:
-            warnings.append(f"{before - len(pile):,} unlabelled rows that are labelled or test rows too were left out.")
+            warnings.append(
+                f"{before - len(pile):,} unlabelled rows that are labelled, development or test rows too were left out."
+            )
         if len(pile) == 0:
             raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Plan(loaded, how, method, model, student or model, given, pile, tests, device, say, warnings)
+    return Plan(
+        loaded, how, method, model, student or model, given, pile, tests, devs, device, say, trackers, warnings=warnings
+    )
 
 
 def train(task: str | Path | Task, labeled: str | Path | Rows, output: str | Path, **more: Any) -> dict[str, Any]:
     """Train a classifier and return the run's metrics; `output` is the run's folder, which resumes.
 
-    `more` is what `prepare` takes: `unlabeled`, `test`, `model`, `student`, `method`, `recipe`, `settings`,
-    `column_of`, `allow_overlap`, and `say`, a function that is told a line now and then.
+    `more` is what `prepare` takes: `unlabeled`, `test`, `dev`, `examples` (so many of the labelled rows), `model`,
+    `student`, `method`, `recipe`, `settings`, `column_of`, `allow_overlap`, `trackers` (names that Accelerate knows),
+    and `say`, a function that is told a line now and then.
     """
     plan = prepare(task, labeled, **more)
+    plan.output = Path(output)
     with RunFolder(output) as folder, (folder.path / "log.txt").open("a", encoding="utf-8") as log:
         tell = plan.say
 
@@ -107,6 +124,7 @@ def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
             "data": {name: {**known, "source": str(getattr(plan, name).source)} for name, known in data.items()},
         },
     )
+    plan.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:
         plan.say(f"note: {warning}")
     if plan.method == "supervised":
@@ -116,6 +134,7 @@ def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     metrics |= {"method": plan.method, "task": plan.task.name, "model": plan.model, "recipe": plan.recipe.name}
     metrics |= {"rows": {name: known["rows"] for name, known in data.items()}, "warnings": plan.warnings}
     folder.write_json("metrics.json", metrics)
+    plan.tracking.finish(metrics)
     plan.say(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.path}")
     return metrics
 
@@ -123,7 +142,7 @@ def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
 def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     """Sections 3.1 to 3.3: members, their weights, soft labels, the classifier."""
     model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
-    questions = ask(model, plan.task, plan.labeled)
+    questions = ask(model, plan.task, plan.labeled, plan.recipe.wording)
     plan.warnings += questions.warnings
     before = untrained(plan, folder, model, questions)
     members = train_members(plan, folder, model, questions)

@@ -5,20 +5,25 @@ Every job of a run is handed this; what it holds of the rows goes into the jobs'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozify.cloze import BUILTIN
 from clozify.data import NO_LABEL, Rows
 from clozify.errors import DataError
+from clozify.metrics import evaluate
 from clozify.recipe import Recipe
 from clozify.run import fingerprint, key_of
 from clozify.task import Task
+from clozify.trackers import Tracking
+from clozify.training import Watch
 
 
 @dataclass
@@ -33,14 +38,20 @@ class Plan:
     labeled: Rows
     unlabeled: Rows | None
     test: Rows | None
+    dev: Rows | None
     device: str
     say: Callable[[str], None]  # tells people a line
+    trackers: Sequence[str] = ()
+    output: Path | None = None
     warnings: list[str] = field(default_factory=list)
 
-    @property
-    def seeds(self) -> list[int]:
-        """One seed a repetition."""
-        return [self.recipe.seed + number for number in range(self.recipe.repetitions)]
+    def seeds(self, trainings: int = 1) -> list[list[int]]:
+        """The seeds of each of so many trainings, one a repetition."""
+        repetitions = self.recipe.repetitions
+        if self.recipe.seeding == "ensemble":
+            drawn = np.random.SeedSequence(self.recipe.seed).generate_state(trainings * repetitions)
+            return [[int(seed) for seed in of_one] for of_one in drawn.reshape(trainings, repetitions)]
+        return [[self.recipe.seed + number for number in range(repetitions)]] * trainings
 
     @property
     def with_lm(self) -> bool:
@@ -52,18 +63,49 @@ class Plan:
         """Accelerate's hand on the device: bf16 on a GPU with float32 master weights, float32 on a CPU."""
         from accelerate import Accelerator
 
-        return Accelerator(cpu=self.device == "cpu", mixed_precision="bf16" if self.device == "cuda" else "no")
+        return Accelerator(
+            cpu=self.device == "cpu",
+            mixed_precision="bf16" if self.device == "cuda" else "no",
+            log_with=list(self.trackers) or None,
+            project_dir=None if self.output is None else str(self.output / "trackers"),
+        )
+
+    @cached_property
+    def tracking(self) -> Tracking:
+        """The run's trackers."""
+        return Tracking(self.accelerator)
+
+    @contextmanager
+    def watching(
+        self, name: str, steps: int, scores_of_dev: Callable[[], NDArray[np.float32]]
+    ) -> Iterator[tuple[Watch, list[float]]]:
+        """What goes on beside one training, and what it reached on the development rows, look by look."""
+        looks: list[float] = []
+
+        def look() -> float:
+            assert self.dev is not None
+            found = evaluate(self.dev.labels, scores_of_dev().argmax(axis=-1), len(self.task.labels))
+            looks.append(found[self.task.metric.replace("-", "_")])
+            return looks[-1]
+
+        with self.tracking.training(name, steps) as on_step:
+            yield Watch(on_step, look if self.dev is not None else None, self.recipe.dev), looks
 
     @cached_property
     def data_key(self) -> dict[str, Any]:
         """What the rows are, for the jobs' keys."""
-        sets = {"labeled": self.labeled, "unlabeled": self.unlabeled, "test": self.test}
+        sets = {"labeled": self.labeled, "unlabeled": self.unlabeled, "test": self.test, "dev": self.dev}
         found: dict[str, Any] = {}
         for name, rows in sets.items():
             if rows is not None:
                 digest = key_of(texts=rows.fingerprints().tolist())
                 found[name] = {"rows": len(rows), "texts": digest}
         found["labeled"]["labels"] = key_of(labels=self.labeled.labels.tolist())
+        if self.dev is not None:
+            found["dev"] |= {
+                "labels": key_of(labels=self.dev.labels.tolist()),
+                "settings": self.recipe.dev.model_dump(),
+            }
         return found
 
     @staticmethod
@@ -79,6 +121,7 @@ class Plan:
             "data": self.data_key,
             "model": self.model_key(self.model),
             "max_seq_length": self.recipe.max_seq_length,
+            "wording": self.recipe.wording.model_dump(),
             "line_breaks": self.task.line_breaks,
             "labels": self.task.labels,
         }

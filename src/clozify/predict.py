@@ -24,6 +24,7 @@ from clozify.plan import with_labels
 from clozify.predictions import check_output, write_predictions
 from clozify.progress import progress
 from clozify.questions import ask
+from clozify.recipe import Recipe
 from clozify.steps.annotate import TOKENS_A_BATCH, annotate
 from clozify.steps.combine import combine
 from clozify.task import Task, load_task
@@ -62,14 +63,14 @@ class Finished:
 
     def _by_ensemble(self, rows: Rows) -> NDArray[np.float64]:
         known = json.loads((self.folder / "ensemble.json").read_text())["weights"]
-        length = json.loads((self.folder / "run.json").read_text())["recipe"]["max_seq_length"]
+        recipe = Recipe.model_validate(json.loads((self.folder / "run.json").read_text())["recipe"])
         names = [pair.name for pair in self.task.pairs]
         scores = []
         with progress("predicting", len(rows) * len(known)) as advance:
             for member in known:
                 model = load_model(self.folder / "members" / member["member"] / "model", self.device)
-                question = ask(model, self.task).only(names.index(member["pair"]))
-                parts = [part for _, part in annotate(model, question, rows, length, advance=advance)]
+                question = ask(model, self.task, wording=recipe.wording).only(names.index(member["pair"]))
+                parts = [part for _, part in annotate(model, question, rows, recipe.max_seq_length, advance=advance)]
                 scores.append(np.concatenate(parts, axis=1)[0])
         return combine(scores, [member["weight"] for member in known])
 

@@ -14,9 +14,10 @@ import torch
 
 from clozify.cloze import ClozeModel
 from clozify.data import Rows
-from clozify.encode import Column, Encoded, Template, compile_pattern
+from clozify.encode import AS_WRITTEN, Column, Encoded, Template, compile_pattern
 from clozify.errors import TaskError, listed
 from clozify.pattern import Pattern
+from clozify.recipe import Wording
 from clozify.task import Task
 from clozify.tokens import Ragged
 from clozify.verbalize import LabelWords, verbalize, word_ids
@@ -65,12 +66,12 @@ class Questions:
         return {column: column.tokenize(model.tokens, texts[column.slot.field]) for column in self.columns}
 
 
-def ask(model: ClozeModel, task: Task, rows: Rows | None = None) -> Questions:
+def ask(model: ClozeModel, task: Task, rows: Rows | None = None, wording: Wording = AS_WRITTEN) -> Questions:
     """The task in the model's tokens; raises `TaskError` with every word that cannot be used."""
     asked = []
     problems, warnings = dict[str, list[str]](), dict[str, list[str]]()  # what -> the patterns it is found in
     for text in task.patterns:
-        template = compile_pattern(Pattern(text), model.tokens)
+        template = compile_pattern(Pattern(text), model.tokens, wording)
         words, places = [], []
         for place, pair in enumerate(task.pairs):
             if pair.pattern.text != text:

@@ -40,6 +40,11 @@ class Training(Section):
         None, gt=0, description="Passes over the training rows, instead of max_steps (the paper's x-stance: 3)."
     )
     warmup_steps: int = Field(0, ge=0, description="Steps until the peak learning rate; the paper has none.")
+    exact_steps: bool = Field(
+        True,
+        description="Exactly max_steps; or, as the authors' code counts: one more, and fewer where a pass over the "
+        "rows has fewer micro-batches than a step.",
+    )
 
     @property
     def rows_a_step(self) -> int:
@@ -48,9 +53,17 @@ class Training(Section):
 
     def steps(self, rows: int) -> int:
         """How many steps to train on so many rows."""
-        if self.num_train_epochs is None:
+        if self.num_train_epochs is not None:
+            return max(1, -int(-rows * self.num_train_epochs // self.rows_a_step))
+        if self.exact_steps:
             return self.max_steps
-        return max(1, -int(-rows * self.num_train_epochs // self.rows_a_step))
+        batches = -(-rows // self.per_gpu_train_batch_size)  # a pass over the rows
+        passes = self.max_steps // max(1, batches // self.gradient_accumulation_steps) + 1
+        return min(self.max_steps + 1, passes * batches // self.gradient_accumulation_steps)
+
+    def decay_steps(self, rows: int) -> int:
+        """When the learning rate reaches 0."""
+        return self.steps(rows) if self.num_train_epochs is not None else self.max_steps
 
 
 class Finetune(Training):
@@ -64,7 +77,7 @@ class Finetune(Training):
     lm_targets: Literal["text", "all"] = Field(
         "text",
         description="Tokens that may have to be predicted: all but special tokens, padding and the cloze slot; or, as "
-        "in the authors' code, all but the first and the last of a row.",
+        "in the authors' code, all but the tokens at a segment's ends: padding (to max_seq_length) and cloze slot too.",
     )
 
 
@@ -79,6 +92,29 @@ class Distill(Training):
         False, description="Multiply the loss by the temperature squared, as the authors' code does."
     )
     max_steps: int = Field(5000, ge=0, description="Steps, exactly so many, however few rows there are.")
+
+
+class Wording(Section):
+    """How a row is written into a pattern, and a label into a word."""
+
+    spacing: Literal["as-written", "between-parts"] = Field(
+        "as-written",
+        description="A pattern as it is written; or a space before each of its parts, as the authors' code.",
+    )
+    label_words: Literal["in-place", "leading-space"] = Field(
+        "in-place", description="A label's word as it would stand at the mask; or always as behind a space."
+    )
+    truncation: Literal["longest-field", "longest-segment"] = Field(
+        "longest-field",
+        description="Long rows lose tokens of their longest field; or of the last field of their longer segment.",
+    )
+
+
+class Dev(Section):
+    """What a development file decides, where there is one (`--dev`); the paper has none."""
+
+    every: int = Field(25, ge=1, description="Steps between looks at the development rows; the best weights are kept.")
+    patience: int = Field(4, ge=0, description="Looks without a gain before training stops; 0 trains to the end.")
 
 
 class Recipe(Section):
@@ -98,10 +134,22 @@ class Recipe(Section):
         None, ge=0, lt=1, description="Instead of the model's own; 0 makes a training step on a CPU faster."
     )
     balance: bool = Field(False, description="Weigh labelled rows so that every label counts the same in the loss.")
+    seeding: Literal["repetition", "ensemble"] = Field(
+        "repetition",
+        description="Every pair gets the same seeds, one a repetition; or each member its own, drawn from the first "
+        "seed (the authors' code sets its seed once an ensemble).",
+    )
+    selection: Literal["first", "random"] = Field(
+        "first", description="Which rows of a label are taken when a number of examples is asked for."
+    )
+    overlap: bool = Field(False, description="Keep labelled and test rows in the pile (the paper's D = T).")
+    backslashes_to_spaces: bool = Field(False, description="Every backslash of the rows becomes a space.")
+    wording: Wording = Wording()
     finetune: Finetune = Finetune()
     finetune_without_lm: Training = Training()
     distill: Distill = Distill()
     supervised: Training = Training()
+    dev: Dev = Dev()
 
     def to_toml(self) -> str:
         """The whole recipe as a file, each setting with its help."""

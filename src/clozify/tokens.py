@@ -79,6 +79,7 @@ class Tokens:
         self._backend.encode_special_tokens = True
         self.special = np.zeros(len(tokenizer), dtype=bool)  # by id
         self.special[tokenizer.all_special_ids] = True
+        self.ends = [i for i in (tokenizer.cls_token_id, tokenizer.sep_token_id) if i is not None]
         self.layout = cache(self._layout)
         self.shared_context = cache(self._shared_context)
 

@@ -6,6 +6,7 @@ In: a module and a function that gives a step's loss. Out: the module trained in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozify.errors import TrainingError
-from clozify.recipe import Training
+from clozify.recipe import Dev, Training
 
 CHECK_EVERY = 25  # steps between looks at the loss: a look waits for the device
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What happens beside training: somebody is told the loss now and then; development rows may decide the end."""
+
+    on_step: Callable[[int, float], None] = lambda step, loss: None
+    look: Callable[[], float] | None = None  # how good the module is on the development rows; more is better
+    dev: Dev = field(default_factory=Dev)
+
+
+UNWATCHED = Watch()
 
 
 def seed_everything(seed: int) -> np.random.Generator:
@@ -55,19 +68,51 @@ def learning_rate_at(step: int, steps: int, warmup: int) -> float:
     return max(0.0, (steps - step) / max(1, steps - warmup))
 
 
+def balancing(labels: NDArray[np.int16], count: int) -> Tensor:
+    """Weights that make every label count the same: rows / (labels * rows with the label)."""
+    found = np.bincount(labels, minlength=count).astype(np.float32)
+    return torch.from_numpy(len(labels) / (count * np.maximum(found, 1)))
+
+
+class _Best:
+    """The best weights so far, by looks at the development rows."""
+
+    def __init__(self, module: nn.Module, watch: Watch) -> None:
+        self.module, self.watch = module, watch
+        self.score, self.waited = -np.inf, 0
+        self.weights: dict[str, Tensor] = {}
+
+    def look(self) -> bool:
+        """Look once more; whether to stop."""
+        assert self.watch.look is not None
+        self.module.eval()
+        score = self.watch.look()
+        self.module.train()
+        self.waited += 1
+        if score > self.score:
+            self.score, self.waited = score, 0
+            self.weights = {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+        return 0 < self.watch.dev.patience <= self.waited
+
+
 def train(
     module: nn.Module,
     loss_of_step: Callable[[int], Tensor],
     settings: Training,
-    steps: int,
+    rows: int,
     accelerator: Any,
-    on_step: Callable[[int, float], None] = lambda step, loss: None,
+    watch: Watch = UNWATCHED,
 ) -> list[float]:
-    """Train for exactly `steps` steps; returns the mean loss of each stretch of `CHECK_EVERY` steps."""
+    """Train on so many rows, for exactly the steps asked for; returns the mean loss of each `CHECK_EVERY` steps.
+
+    With development rows to look at, the weights that were best on them are kept, and training may stop early.
+    """
+    steps, decay = settings.steps(rows), settings.decay_steps(rows)
     optimizer = make_optimizer(module, settings)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: learning_rate_at(step, steps, settings.warmup_steps)
+        optimizer, lambda step: learning_rate_at(step, decay, settings.warmup_steps)
     )
+    best = _Best(module, watch) if watch.look is not None else None
     module.train()
     course: list[float] = []
     total, counted = torch.zeros((), device=next(module.parameters()).device), 0
@@ -88,7 +133,11 @@ def train(
                     "the data. What is finished is kept: the same command goes on from there."
                 )
             course.append(mean)
-            on_step(step, mean)
+            watch.on_step(step, mean)
             total, counted = torch.zeros_like(total), 0
+        if best is not None and (step % watch.dev.every == 0 or step == steps) and best.look():
+            break
+    if best is not None and best.weights:
+        module.load_state_dict(best.weights)
     module.eval()
     return course

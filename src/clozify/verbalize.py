@@ -48,6 +48,8 @@ def word_ids(tokens: Tokens, template: Template, word: str) -> list[int]:
 
     Where letters touch the mask, as in `{mask}ly`, and change the word's tokens, they are the ids of all of it.
     """
+    if template.wording.label_words == "leading-space":
+        return tokens.behind_slot(" ", word)
     left, right = template.left_of_mask, template.right_of_mask
     before, behind = _letters(left[::-1])[::-1], _letters(right)
     if tokens.ids(before + word + behind) != [*tokens.ids(before), *tokens.ids(word), *tokens.ids(behind)]:

@@ -52,7 +52,7 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     settings = Finetune(alpha=0.3)  # large, so that both parts show
     drawn = encoded.batch(np.array([2, 3, 4, 0, 1, 2, 3, 2, 0, 4, 3, 2]))
-    masked, targets = mask_tokens(drawn, settings, model.tokens.special, model.tokens.mask_id, np.random.default_rng(1))
+    masked, targets = mask_tokens(drawn, settings, model.tokens, np.random.default_rng(1))
     losses, gradients = [], []
     for way in ("ours", "naive"):
         model.model.zero_grad()

@@ -96,7 +96,7 @@ def test_the_cloze_slot_padding_and_special_tokens_are_never_predicted(batch):
     chance = np.random.default_rng(0)
     drawn = 0
     for _ in range(50):
-        _, targets = mask_tokens(rows, Finetune(), tokens.special, tokens.mask_id, chance)
+        _, targets = mask_tokens(rows, Finetune(), tokens, chance)
         assert (rows.attention_mask[targets.rows, targets.positions] == 1).all()
         assert not tokens.special[targets.tokens].any()
         assert (targets.positions != rows.mask_at[targets.rows]).all()
@@ -111,7 +111,7 @@ def test_eight_in_ten_chosen_tokens_are_masked_and_one_stays(batch):
     chance = np.random.default_rng(0)
     fates = []
     for _ in range(80):
-        masked, targets = mask_tokens(rows, Finetune(), tokens.special, tokens.mask_id, chance)
+        masked, targets = mask_tokens(rows, Finetune(), tokens, chance)
         now = masked.input_ids[targets.rows, targets.positions]
         fates += np.where(now == tokens.mask_id, 0, np.where(now == targets.tokens, 2, 1)).tolist()
     shares = np.bincount(fates) / len(fates)
@@ -121,8 +121,6 @@ def test_eight_in_ten_chosen_tokens_are_masked_and_one_stays(batch):
 def test_the_authors_targets_include_padding_and_the_cloze_slot(batch):
     tokens, rows = batch
     chance = np.random.default_rng(0)
-    found = [
-        mask_tokens(rows, Finetune(lm_targets="all"), tokens.special, tokens.mask_id, chance)[1] for _ in range(30)
-    ]
+    found = [mask_tokens(rows, Finetune(lm_targets="all"), tokens, chance)[1] for _ in range(30)]
     assert any((rows.attention_mask[t.rows, t.positions] == 0).any() for t in found)
     assert any((t.positions == rows.mask_at[t.rows]).any() for t in found)

@@ -5,7 +5,6 @@ In: a fresh classifier and the labelled rows. Out: the classifier trained in pla
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from clozify.classifier import Classifier
 from clozify.encode import Encoded
 from clozify.losses import cross_entropy
 from clozify.recipe import Training
-from clozify.training import endless, train
+from clozify.training import UNWATCHED, Watch, balancing, endless, train
 
 
 def supervised(
@@ -25,16 +24,18 @@ def supervised(
     labeled: Encoded,
     labels: NDArray[np.int16],
     settings: Training,
+    balance: bool,
     chance: np.random.Generator,
     accelerator: Any,
-    on_step: Callable[[int, float], None] = lambda step, loss: None,
+    watch: Watch = UNWATCHED,
 ) -> list[float]:
-    """Train the classifier with cross-entropy on the labels."""
+    """Train the classifier with cross-entropy on the labels; balanced, every label counts the same."""
     draw = endless(len(labeled), settings.rows_a_step, chance)
+    weights = balancing(labels, len(classifier.task.labels)).to(classifier.device) if balance else None
 
     def loss_of_step(_: int) -> Tensor:
         chosen = next(draw)
         truth = torch.from_numpy(labels[chosen].astype(np.int64)).to(classifier.device)
-        return cross_entropy(classifier.scores(labeled.batch(chosen)), truth)
+        return cross_entropy(classifier.scores(labeled.batch(chosen)), truth, weights)
 
-    return train(classifier.model, loss_of_step, settings, settings.steps(len(labeled)), accelerator, on_step)
+    return train(classifier.model, loss_of_step, settings, len(labeled), accelerator, watch)

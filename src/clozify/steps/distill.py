@@ -6,7 +6,6 @@ place, and the course of its loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from clozify.classifier import Classifier
 from clozify.encode import Encoded
 from clozify.losses import distillation
 from clozify.recipe import Distill
-from clozify.training import endless, train
+from clozify.training import UNWATCHED, Watch, endless, train
 
 
 def distill(
@@ -28,7 +27,7 @@ def distill(
     settings: Distill,
     chance: np.random.Generator,
     accelerator: Any,
-    on_step: Callable[[int, float], None] = lambda step, loss: None,
+    watch: Watch = UNWATCHED,
 ) -> list[float]:
     """Train the classifier on the pile; targets are (rows, labels)."""
     draw = endless(len(pile), settings.rows_a_step, chance)
@@ -39,4 +38,4 @@ def distill(
         soft = torch.from_numpy(targets[chosen]).to(classifier.device)
         return scale * distillation(classifier.scores(pile.batch(chosen)), soft, settings.student_temperature)
 
-    return train(classifier.model, loss_of_step, settings, settings.steps(len(pile)), accelerator, on_step)
+    return train(classifier.model, loss_of_step, settings, len(pile), accelerator, watch)

@@ -8,12 +8,10 @@ second, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,7 +19,8 @@ from clozify.cloze import ClozeModel
 from clozify.encode import Batch, Encoded, join
 from clozify.losses import cross_entropy, joint, masked_lm
 from clozify.recipe import Finetune, Recipe
-from clozify.training import endless, seed_everything, train
+from clozify.tokens import Tokens
+from clozify.training import UNWATCHED, Watch, balancing, endless, seed_everything, train
 from clozify.verbalize import LabelWords
 
 
@@ -35,26 +34,24 @@ class MaskedTokens:
 
 
 def mask_tokens(
-    batch: Batch, settings: Finetune, special: NDArray[np.bool_], mask_id: int, chance: np.random.Generator
+    batch: Batch, settings: Finetune, tokens: Tokens, chance: np.random.Generator
 ) -> tuple[Batch, MaskedTokens]:
     """Choose 15% of a batch's tokens; 80% of them become the mask, 10% a random token, 10% stay.
 
     Never the cloze slot, padding or a special token, unless the recipe asks for the authors' targets.
     """
     ids = batch.input_ids.copy()
-    may = batch.attention_mask.astype(bool) & ~special[ids]
-    if settings.lm_targets == "all":  # the authors' code: all but a row's first and last token, padding included
-        may = np.ones_like(may)
-        may[:, 0] = False
-        may[np.arange(len(ids)), batch.attention_mask.sum(axis=1) - 1] = False
+    may = batch.attention_mask.astype(bool) & ~tokens.special[ids]
+    if settings.lm_targets == "all":  # the authors' code: padding and the cloze slot too
+        may = ~np.isin(ids, tokens.ends)
     rows, positions = np.nonzero(may & (chance.random(ids.shape) < settings.mlm_probability))
-    tokens = ids[rows, positions]
+    were = ids[rows, positions]
     fate = chance.random(len(rows))
     ids[rows, positions] = np.where(
-        fate < 0.8, mask_id, np.where(fate < 0.9, chance.integers(0, len(special), len(rows)), tokens)
+        fate < 0.8, tokens.mask_id, np.where(fate < 0.9, chance.integers(0, len(tokens.special), len(rows)), were)
     )
     masked = Batch(batch.rows, ids, batch.attention_mask, batch.token_type_ids, batch.mask_at)
-    return masked, MaskedTokens(rows, positions, tokens)
+    return masked, MaskedTokens(rows, positions, were)
 
 
 def finetune(
@@ -66,7 +63,7 @@ def finetune(
     recipe: Recipe,
     seed: int,
     accelerator: Any,
-    on_step: Callable[[int, float], None] = lambda step, loss: None,
+    watch: Watch = UNWATCHED,
 ) -> list[float]:
     """Train the model for one pair; without unlabelled rows it is the recipe's `finetune_without_lm`."""
     settings = recipe.finetune if unlabeled is not None else recipe.finetune_without_lm
@@ -76,7 +73,7 @@ def finetune(
     if unlabeled is not None:
         helpers = recipe.finetune.per_gpu_helper_batch_size * settings.gradient_accumulation_steps
         help_from = endless(len(unlabeled), helpers, chance)
-    weights = _balancing(labels, words, model) if recipe.balance else None
+    weights = balancing(labels, len(words.mean)).to(model.device) if recipe.balance else None
 
     def loss_of_step(_: int) -> Tensor:
         chosen = next(draw)
@@ -84,11 +81,11 @@ def finetune(
         batch = labeled.batch(chosen)
         if unlabeled is None or help_from is None:
             return cross_entropy(model.label_scores(model.states_at_mask(batch), words), truth, weights)
-        drawn = unlabeled.batch(next(help_from))
-        masked, targets = mask_tokens(drawn, recipe.finetune, model.tokens.special, model.tokens.mask_id, chance)
+        drawn = unlabeled.batch(next(help_from), unlabeled.max_length if recipe.finetune.lm_targets == "all" else None)
+        masked, targets = mask_tokens(drawn, recipe.finetune, model.tokens, chance)
         return _joint_loss(model, words, batch, truth, masked, targets, recipe.finetune, weights)
 
-    return train(model.model, loss_of_step, settings, settings.steps(len(labeled)), accelerator, on_step)
+    return train(model.model, loss_of_step, settings, len(labeled), accelerator, watch)
 
 
 def _joint_loss(
@@ -112,9 +109,3 @@ def _joint_loss(
     scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
     mlm = masked_lm(scores, model.tensor(targets.tokens), micro, settings.gradient_accumulation_steps)
     return joint(ce, mlm, settings.alpha)
-
-
-def _balancing(labels: NDArray[np.int16], words: LabelWords, model: ClozeModel) -> Tensor:
-    """Weights that make every label count the same: rows / (labels * rows with the label)."""
-    counts = np.bincount(labels, minlength=len(words.mean)).astype(np.float32)
-    return torch.from_numpy(len(labels) / (len(counts) * np.maximum(counts, 1))).to(model.device)

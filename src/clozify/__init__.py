@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from clozify.data import few_shot as few_shot
     from clozify.data import read as read
     from clozify.errors import ClozifyError as ClozifyError
+    from clozify.estimator import PetClassifier as PetClassifier
     from clozify.pet import train as train
     from clozify.recipe import Recipe as Recipe
     from clozify.recipe import load_recipe as load_recipe
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 _HOME = {
     "ClozeModel": "cloze",
     "ClozifyError": "errors",
+    "PetClassifier": "estimator",
     "Recipe": "recipe",
     "Task": "task",
     "few_shot": "data",

@@ -19,7 +19,7 @@ from torch import Tensor
 from clozify import hub
 from clozify.cloze import BUILTIN, set_attention_dropout
 from clozify.data import Rows
-from clozify.encode import Batch, Encoded, compile_segments, like_length
+from clozify.encode import Batch, Encoded, compile_segments, passes
 from clozify.errors import ModelError
 from clozify.pattern import Pattern, Segment, Slot
 from clozify.recipe import Recipe
@@ -44,6 +44,7 @@ class Classifier:
     """A sequence classifier for one task."""
 
     def __init__(self, model: Any, tokenizer: Any, task: Task, max_length: int) -> None:
+        hub.choose_kernels()
         self.model = model.eval()
         self.task = task
         self.tokens = Tokens(tokenizer)
@@ -66,20 +67,14 @@ class Classifier:
 
     def scores(self, batch: Batch) -> Tensor:
         """Raw scores of the labels: (batch, labels)."""
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-        if self._typed:
-            inputs["token_type_ids"] = batch.token_type_ids
         lengths = batch.attention_mask.sum(axis=1)
-        groups = like_length(lengths) if self.device.type == "cpu" else [np.arange(len(lengths))]
-        parts: list[Tensor] = []
-        for group in groups:
-            width = int(lengths[group].max())
-            cut = {name: np.ascontiguousarray(array[group, :width]) for name, array in inputs.items()}
-            given = {name: torch.from_numpy(array).to(self.device) for name, array in cut.items()}
+        groups, parts = [], []
+        for group, inputs in passes(batch, lengths, self.device.type, self.tokens.pad_id, self._typed):
+            given = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
             parts.append(self.model(**given).logits)
-        if len(parts) == 1 and self.device.type != "cpu":
-            return parts[0]
-        return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(groups)))]
+            groups.append(group)
+        order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self.device)
+        return torch.cat(parts)[order]
 
     @torch.inference_mode()
     def annotate(

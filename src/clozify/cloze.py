@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from clozify import hub
-from clozify.encode import Batch, like_length
+from clozify.encode import Batch, passes
 from clozify.errors import ModelError
 from clozify.tokens import Tokens
 from clozify.verbalize import LabelWords
@@ -88,6 +90,7 @@ class ClozeModel:
             raise ModelError(
                 f"The tokenizer of the model '{name}' has no mask token, so it cannot answer cloze questions."
             )
+        hub.choose_kernels()
         self.name = name
         self.model = cast(Any, model)
         self.model.eval()
@@ -116,20 +119,15 @@ class ClozeModel:
 
     def states(self, batch: Batch, rows: Tensor, positions: Tensor) -> Tensor:
         """The encoder's states at these places of a batch: (places, hidden)."""
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-        if self._typed:
-            inputs["token_type_ids"] = batch.token_type_ids
-        gathered: list[Tensor] = []  # (places of a group, hidden) each
+        gathered: list[Tensor] = []  # (places of a pass, hidden) each
         order: list[Tensor] = []
         lengths = batch.attention_mask.sum(axis=1)
-        groups = [np.arange(len(lengths))]
         if self.device.type == "cpu":
             np.maximum.at(lengths, rows.numpy(), positions.numpy() + 1)  # the authors' code asks at padding too
-            groups = like_length(lengths)
-        for group in groups:
-            width = int(lengths[group].max()) if len(groups) > 1 else batch.input_ids.shape[1]
-            cut = {name: self.tensor(np.ascontiguousarray(array[group, :width])) for name, array in inputs.items()}
-            hidden = self.encoder(**cut)[0]  # (group, width, hidden)
+        else:
+            lengths[:] = batch.input_ids.shape[1]
+        for group, inputs in passes(batch, lengths, self.device.type, self.tokens.pad_id, self._typed):
+            hidden = self.encoder(**{name: self.tensor(array) for name, array in inputs.items()})[0]
             place = torch.full((len(batch.rows),), -1, device=self.device)
             place[self.tensor(group)] = torch.arange(len(group), device=self.device)
             inside = (place[rows] >= 0).nonzero()[:, 0] if len(group) < len(batch.rows) else None
@@ -139,6 +137,17 @@ class ClozeModel:
         if len(gathered) == 1:
             return gathered[0]
         return torch.cat(gathered)[torch.argsort(torch.cat(order))]
+
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """For rows that are only scored: on a GPU a bf16 copy of the encoder reads them; the head stays in float32."""
+        trained = self.encoder
+        if self.device.type == "cuda":
+            self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
+        try:
+            yield
+        finally:
+            self.encoder = trained
 
     def states_at_mask(self, batch: Batch) -> Tensor:
         """The encoder's state at each row's mask: (batch, hidden)."""

@@ -19,6 +19,7 @@ from clozify.tokens import SPACE, START, Ragged, Tokens
 
 AS_WRITTEN = Wording()
 LIKE_LENGTH = 0.75  # rows at least so long, of the longest, share a forward pass on a CPU
+WIDTHS = 8  # a GPU's attention wants a multiple of it
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Batch:
 
 
 def like_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Groups of rows that are about equally long: on a CPU padding costs as much as text, so each runs by itself."""
+    """Groups of rows that are about equally long."""
     groups: list[list[int]] = []
     for row in np.argsort(-lengths, kind="stable"):
         if groups and lengths[row] >= LIKE_LENGTH * lengths[groups[-1][0]]:
@@ -181,6 +182,26 @@ def like_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         else:
             groups.append([int(row)])
     return [np.array(group) for group in groups]
+
+
+def passes(
+    batch: Batch, lengths: NDArray[np.int64], device: str, pad_id: int, typed: bool
+) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[np.int64]]]]:
+    """How a batch goes through a model: the rows of each forward pass, and its inputs.
+
+    On a CPU padding costs as much as text, so rows of like length run by themselves. A GPU takes all rows at once, with
+    a width that its kernels like.
+    """
+    names = ["input_ids", "attention_mask"] + (["token_type_ids"] if typed else [])
+    for group in like_length(lengths) if device == "cpu" else [np.arange(len(lengths))]:
+        width = int(lengths[group].max())
+        width = width if device == "cpu" else -(-width // WIDTHS) * WIDTHS
+        inputs = {}
+        for name in names:
+            inputs[name] = np.full((len(group), width), pad_id if name == "input_ids" else 0, dtype=np.int64)
+            part = getattr(batch, name)[group, :width]
+            inputs[name][:, : part.shape[1]] = part
+        yield group, inputs
 
 
 def join(batches: Sequence[Batch], pad_id: int) -> Batch:

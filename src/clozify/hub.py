@@ -34,3 +34,10 @@ def reachable() -> bool:
     except OSError:
         return False
     return True
+
+
+def choose_kernels() -> None:
+    """Keep PyTorch from cuDNN's attention: it plans anew for every width of a batch, and ours are all widths."""
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)

@@ -11,7 +11,6 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from clozify.cloze import ClozeModel
@@ -51,8 +50,7 @@ def untrained(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Quest
 
 
 def _scored(plan: Plan, model: ClozeModel, questions: Questions, rows: Rows) -> NDArray[np.float32]:
-    with torch.autocast(plan.device, dtype=torch.bfloat16, enabled=plan.device == "cuda"):
-        parts = [part for _, part in annotate(model, questions, rows, plan.recipe.max_seq_length)]
+    parts = [part for _, part in annotate(model, questions, rows, plan.recipe.max_seq_length)]
     return np.concatenate(parts, axis=1)
 
 

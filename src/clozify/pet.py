@@ -42,8 +42,8 @@ def prepare(
     test: str | Path | Rows | None = None,
     dev: str | Path | Rows | None = None,
     examples: int | None = None,
-    model: str = "builtin",
-    student: str | None = None,
+    model: str | Path = "builtin",
+    student: str | Path | None = None,
     method: str = "pet",
     recipe: str | Path | Recipe = "paper",
     settings: Sequence[str] = (),
@@ -83,7 +83,19 @@ def prepare(
             raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Plan(
-        loaded, how, method, model, student or model, given, pile, tests, devs, device, say, trackers, warnings=warnings
+        loaded,
+        how,
+        method,
+        str(model),
+        str(student or model),
+        given,
+        pile,
+        tests,
+        devs,
+        device,
+        say,
+        trackers,
+        warnings=warnings,
     )
 
 
@@ -176,6 +188,8 @@ def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         _write_labels(plan, folder, targets)
         del model
         metrics["classifier"] = train_classifiers(plan, folder, targets)
+    else:  # what an earlier run with a pile left here is not this run's result
+        folder.remove("classifier", "labels.parquet")
     return metrics
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clozify.classifier import TASK_FILE, load_classifier
+from clozify.classifier import TASK_FILE, Classifier, load_classifier
 from clozify.cloze import load_model
 from clozify.data import Rows, read
 from clozify.errors import RunError
@@ -55,11 +56,14 @@ class Finished:
         return softmax(scores.astype(np.float64))
 
     def _by_classifier(self, rows: Rows) -> NDArray[np.float32]:
-        assert self.classifier is not None
-        classifier = load_classifier(self.classifier, self.device)
         with progress("predicting", len(rows)) as advance:
-            parts = [part for _, part in classifier.annotate(rows, TOKENS_A_BATCH[self.device], advance)]
+            parts = [part for _, part in self._loaded.annotate(rows, TOKENS_A_BATCH[self.device], advance)]
         return np.concatenate(parts)
+
+    @cached_property
+    def _loaded(self) -> Classifier:
+        assert self.classifier is not None
+        return load_classifier(self.classifier, self.device)
 
     def _by_ensemble(self, rows: Rows) -> NDArray[np.float64]:
         known = json.loads((self.folder / "ensemble.json").read_text())["weights"]

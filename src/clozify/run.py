@@ -68,8 +68,13 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.close()
+        if error is not None and _no_space(error):
+            raise RunError(
+                f"There is no space left for the run '{self.path}'; make room and give the same command again: it goes "
+                "on where it was."
+            ) from None
 
     def job(self, kind: str, key: str) -> Path:
         """Where a job's results are, or will be."""
@@ -86,13 +91,6 @@ class RunFolder:
             yield beside
             shutil.rmtree(place, ignore_errors=True)
             beside.rename(place)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise RunError(
-                f"There is no space left for the run '{self.path}'; make room and give the same command again: it goes "
-                "on where it was."
-            ) from None
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
@@ -102,6 +100,12 @@ class RunFolder:
         beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         beside.replace(self.path / name)
 
+    def remove(self, *names: str) -> None:
+        """Take away what is no longer true of the run."""
+        for name in names:
+            path = self.path / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
     def place_folder(self, source: Path, name: str) -> None:
         """Show a job's folder under a plain name too; its files are linked, not copied, where that works."""
         beside = self.path / f".{name}.part"
@@ -109,6 +113,14 @@ class RunFolder:
         shutil.copytree(source, beside, copy_function=_link)
         shutil.rmtree(self.path / name, ignore_errors=True)
         beside.rename(self.path / name)
+
+
+def _no_space(error: BaseException) -> bool:
+    """Whether a disk was full; NumPy and safetensors tell it in words of their own, without the system's number."""
+    if getattr(error, "errno", None) == errno.ENOSPC:
+        return True
+    told_by = isinstance(error, OSError) or type(error).__name__ == "SafetensorError"
+    return told_by and any(word in str(error) for word in ("No space left", "StorageFull", "requested and"))
 
 
 def _link(source: str, target: str) -> None:

@@ -3,10 +3,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozify.encode import Column, Encoded, compile_pattern, longest_first
+from clozify.encode import Column, Encoded, compile_pattern, longest_first, longest_segment
 from clozify.errors import TaskError
 from clozify.pattern import Pattern, Slot
+from clozify.recipe import Wording
 from clozify.tokens import Ragged
+from clozify.verbalize import word_ids
 
 
 def one_at_a_time(lengths: list[int], budget: int) -> list[int]:
@@ -82,3 +84,40 @@ def test_a_pattern_that_leaves_no_room_for_text_is_an_error(tiny):
     template = compile_pattern(Pattern("It was {mask}. {a}"), tiny("bert").tokens)
     with pytest.raises(TaskError, match="leaves no room"):
         Encoded(template, {Column(Slot("a")): Ragged.of([[1]])}, template.own)
+
+
+def off_the_longer_segment(lengths: list[int], segment_of: tuple[int, ...], budget: int) -> list[int]:
+    """What the authors' code does, written out: a token off the last field of the segment that has more of them."""
+    kept = list(lengths)
+    while sum(kept) > budget:
+        size = [sum(k for k, s in zip(kept, segment_of, strict=True) if s == segment) for segment in (0, 1)]
+        longer = 0 if size[0] > size[1] else 1
+        kept[max(n for n, k in enumerate(kept) if segment_of[n] == longer and k)] -= 1
+    return kept
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.integers(0, 100),
+    st.sampled_from([(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]),
+)
+def test_the_authors_truncation_takes_what_their_loop_takes(lengths, budget, segment_of):
+    kept = longest_segment(np.array(lengths), budget, segment_of)
+    assert kept.tolist() == [off_the_longer_segment(row, segment_of, budget) for row in lengths]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta"])
+def test_the_authors_spacing_encodes_each_part_by_itself_behind_a_space(tiny, architecture):
+    """`it was ___ .` and `it was ___.` are other questions to a model that sees spaces."""
+    tokens = tiny(architecture).tokens
+    wording = Wording(spacing="between-parts", label_words="leading-space")
+    template = compile_pattern(Pattern("({mask}). {text}: it was"), tokens, wording)
+    columns = {c: c.tokenize(tokens, ["a game"]) for c in template.columns}
+    found = Encoded(template, columns, 60).batch(np.arange(1)).input_ids[0].tolist()
+    behind_a_space = [
+        tokens.ids("x " + part)[len(tokens.ids("x")) :] for part in ("(", "). ".strip(), "a game", ": it was")
+    ]
+    (before,), (after,) = tokens.layout(1).specials
+    left, right, text, end = behind_a_space
+    assert found == [before, *left, tokens.mask_id, *right, *text, *end, after]
+    assert word_ids(tokens, template, "game") == tokens.ids("x game")[len(tokens.ids("x")) :]

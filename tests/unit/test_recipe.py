@@ -3,7 +3,7 @@ import tomllib
 import pytest
 
 from clozify.errors import RecipeError
-from clozify.recipe import Recipe, load_recipe, shipped_recipes
+from clozify.recipe import Finetune, Recipe, Training, load_recipe, shipped_recipes
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
@@ -56,3 +56,30 @@ def test_a_wrong_setting_is_one_sentence(setting, part):
 def test_an_unknown_recipe_is_named_with_the_known_ones():
     with pytest.raises(RecipeError, match="'paper' and 'quick'"):
         load_recipe("fast")
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "steps"),
+    [
+        (Training(exact_steps=False), 10, 188),  # 251 passes of 3 micro-batches, 4 a step
+        (Training(exact_steps=False), 1000, 251),
+        (Finetune(exact_steps=False), 10, 1001),
+        (Training(), 10, 250),
+        (Training(exact_steps=False, num_train_epochs=3), 160, 30),
+    ],
+)
+def test_the_authors_code_takes_one_step_more_or_fewer_on_few_rows(settings, rows, steps):
+    assert settings.steps(rows) == steps
+    assert settings.decay_steps(rows) == (30 if settings.num_train_epochs else settings.max_steps)
+
+
+def test_the_authors_recipe_sets_every_difference_by_name():
+    """A difference that is left out would be blamed on the data."""
+    theirs, paper = load_recipe("original-code"), load_recipe("paper")
+    other = {name for name in type(paper).model_fields if getattr(theirs, name) != getattr(paper, name)}
+    assert other == {
+        "name", "seeding", "selection", "overlap", "backslashes_to_spaces", "wording", "finetune",
+        "finetune_without_lm", "distill", "supervised",
+    }  # fmt: skip
+    assert theirs.distill.student_temperature == theirs.distill.temperature == 2
+    assert theirs.finetune.lm_targets == "all"

@@ -70,16 +70,17 @@ def annotate(
     budget = token_budget or TOKENS_A_BATCH.get(model.device.type, TOKENS_A_BATCH["cpu"])
     asked = [pair for question in questions.asked for pair in question.pairs]
     pairs, labels = len(asked), len(rows.task.labels)
-    for start, stop in rows.stretches(STRETCH):
-        columns = questions.tokenize(model, rows, start, stop)
-        scores = np.empty((pairs, stop - start, labels), dtype=np.float32)
-        encoded = [Encoded(question.template, columns, max_length) for question in questions.asked]
-        for question, spliced in zip(questions.asked, encoded, strict=True):
-            for batch in spliced.batches(budget):
-                states = model.states_at_mask(batch)  # (batch, hidden)
-                for pair, words in zip(question.pairs, question.words, strict=True):
-                    scores[asked.index(pair), batch.rows] = model.label_scores(states, words).float().cpu().numpy()
-                advance(len(batch.rows))
-        if seen is not None:
-            seen.note(columns, encoded)
-        yield start, scores
+    with model.scoring():
+        for start, stop in rows.stretches(STRETCH):
+            columns = questions.tokenize(model, rows, start, stop)
+            scores = np.empty((pairs, stop - start, labels), dtype=np.float32)
+            encoded = [Encoded(question.template, columns, max_length) for question in questions.asked]
+            for question, spliced in zip(questions.asked, encoded, strict=True):
+                for batch in spliced.batches(budget):
+                    states = model.states_at_mask(batch)  # (batch, hidden)
+                    for pair, words in zip(question.pairs, question.words, strict=True):
+                        scores[asked.index(pair), batch.rows] = model.label_scores(states, words).float().cpu().numpy()
+                    advance(len(batch.rows))
+            if seen is not None:
+                seen.note(columns, encoded)
+            yield start, scores

@@ -1,0 +1,161 @@
+"""Training with a development file, the authors' recipe, trackers, and on a full disk; with a tiny model."""
+
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from clozify.errors import ClozifyError
+from clozify.pet import prepare
+from clozify.recipe import load_recipe
+from clozify.training import Watch, train
+from tests.doors.conftest import SETTINGS
+
+
+def test_the_authors_recipe_runs_from_end_to_end_and_predicts_as_it_trained(run, files):
+    from clozify.predict import evaluate_run
+
+    settings = [*SETTINGS, "finetune.learning_rate=1e-3"]
+    metrics = run(recipe="original-code", settings=settings)
+    assert metrics["rows"] == {"labeled": 10, "unlabeled": 50, "test": 40}
+    seeds = {member["seed"] for member in metrics["members"]["each"]}
+    assert len(seeds) == 4  # each member its own
+    alone = run("alone", recipe="original-code", settings=settings, unlabeled=None)
+    assert evaluate_run(files / "alone", files / "test.csv")["confusion"] == alone["ensemble"]["confusion"]
+
+
+def test_every_backslash_becomes_a_space_where_the_recipe_says_so(files):
+    pd.DataFrame({"label": [1, 2], "text": ["a\\b", "c"]}).to_csv(files / "odd.csv", index=False)
+    ours = prepare(files / "task.toml", files / "odd.csv")
+    theirs = prepare(files / "task.toml", files / "odd.csv", recipe="original-code")
+    assert ours.labeled.texts("text") == ["a\\b", "c"]
+    assert theirs.labeled.texts("text") == ["a b", "c"]
+    assert prepare(files / "task.toml", ours.labeled, recipe="original-code").labeled.texts("text") == ["a b", "c"]
+
+
+def test_random_examples_are_drawn_by_the_recipes_seed(files):
+    def drawn(*settings):
+        return prepare(files / "task.toml", files / "labeled.csv", examples=4, settings=settings).labeled.ids()
+
+    assert drawn() == [0, 1, 2, 3]
+    assert drawn("selection=random") == drawn("selection=random")
+    assert drawn("selection=random") != drawn("selection=random", "seed=1")
+
+
+def test_development_rows_stop_training_and_choose_the_classifier(run, files):
+    """A choice by the test rows would make every number too good."""
+    settings = [*SETTINGS, "dev.every=2", "dev.patience=1", "distill.max_steps=20"]
+    metrics = run(settings=settings, dev=files / "test.csv", test=files / "labeled.csv")
+    looks = [
+        json.loads(path.read_text())["dev"] for path in (files / "run").glob("*/*/*.json") if "dev" in path.read_text()
+    ]
+    assert looks
+    assert all(1 <= len(look) <= 10 for look in looks)
+    assert any(len(look) < 10 for look in looks)  # stopped early
+    best = metrics["classifier"]
+    assert best["kept"] == int(np.argmax(best["dev_each"]))
+    assert metrics["rows"]["dev"] == 40
+    pd.read_csv(files / "pile.csv").assign(label="").to_csv(files / "no-labels.csv", index=False)
+    with pytest.raises(ClozifyError, match="No row of the development data"):
+        run("other", dev=files / "no-labels.csv")
+
+
+def test_the_best_weights_on_the_development_rows_are_the_ones_kept():
+    import torch
+    from accelerate import Accelerator
+
+    module = torch.nn.Linear(1, 1)
+    scores = iter([0.1, 0.9, 0.3, 0.2, 0.1])
+    seen = []
+
+    def look():
+        seen.append(module.weight.item())
+        return next(scores)
+
+    recipe = load_recipe("paper", ["dev.every=1", "dev.patience=2", "supervised.max_steps=5"])
+    watch = Watch(look=look, dev=recipe.dev)
+    train(module, lambda step: module(torch.ones(1, 1)).sum(), recipe.supervised, 10, Accelerator(cpu=True), watch)
+    assert len(seen) == 4  # two looks without a gain
+    assert module.weight.item() == seen[1]
+
+
+def test_a_balanced_loss_counts_every_label_the_same(run):
+    """Nine rows of one label and one of another would else teach the first alone."""
+    from clozify.training import balancing
+
+    labels = np.array([0] * 9 + [1], dtype=np.int16)
+    weights = balancing(labels, 2).numpy()
+    assert weights[labels][:9].sum() == pytest.approx(weights[labels][9:].sum())
+    plain, balanced = (run(m, method="supervised", settings=[*SETTINGS, f"balance={m}"]) for m in ("false", "true"))
+    assert plain["supervised"] != {}
+    assert balanced["supervised"] != {}
+
+
+def test_a_tracker_gets_every_trainings_loss_and_the_numbers(run, files):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    metrics = run(trackers=["tensorboard"])
+    (folder,) = {path.parent for path in (files / "run" / "trackers" / "run").glob("events*")}
+    events = EventAccumulator(str(folder)).Reload()
+    tags = events.Tags()["scalars"]
+    assert sum("member" in tag and tag.endswith("/loss") for tag in tags) == 4
+    assert sum("classifier" in tag and tag.endswith("/loss") for tag in tags) == 2
+    (accuracy,) = events.Scalars("classifier.accuracy")
+    assert accuracy.value == pytest.approx(metrics["classifier"]["accuracy"])
+    steps = [events.Scalars(tag)[-1].step for tag in tags if tag.endswith("/loss")]
+    assert sorted(steps) == steps  # one axis for the whole run
+    assert len(set(steps)) == 6
+
+
+def test_a_tracker_that_is_missing_or_unknown_is_an_error_before_anything_is_spent(run, files, monkeypatch):
+    with pytest.raises(ClozifyError, match="no tracker 'tensorbord', did you mean 'tensorboard'"):
+        run(trackers=["tensorbord"])
+    with pytest.raises(ClozifyError, match="'aim' is not installed; install it with: pip install aim"):
+        run(trackers=["aim"])
+    assert not (files / "run").exists()
+
+
+def test_a_full_disk_stops_with_a_sentence_and_a_folder_that_resumes(run, files, monkeypatch):
+    saved, room = np.save, 3
+
+    def save(*given):
+        nonlocal room
+        room -= 1
+        if room < 0:
+            raise OSError("5180 requested and 2016 written")  # NumPy's own words, without the system's number
+        saved(*given)
+
+    monkeypatch.setattr(np, "save", save)
+    with pytest.raises(ClozifyError, match="no space left for the run .* goes on where it was"):
+        run()
+    assert not list((files / "run").rglob("*.part"))
+    monkeypatch.setattr(np, "save", saved)
+    lines = []
+    run(say=lines.append)
+    assert sum("already there" in line for line in lines) == 1
+
+
+def test_a_run_without_a_pile_forgets_the_classifier_of_one_that_had_a_pile(run, files):
+    """Else predictions would come from a classifier that this run did not train."""
+    from clozify.predict import Finished
+
+    run()
+    run(unlabeled=None)
+    assert Finished(files / "run").classifier is None
+    assert not (files / "run" / "labels.parquet").exists()
+
+
+def test_the_command_line_takes_a_development_file_and_trackers(files, tiny_folder, monkeypatch, capsys):
+    from clozify import cli
+
+    monkeypatch.chdir(files)
+    command = "clozify train task.toml --labeled labeled.csv --unlabeled pile.csv --dev test.csv --output run --quiet"
+    command += f" --recipe original-code --tracker tensorboard --json --model {tiny_folder('bert')}"
+    command += "".join(f" --set {setting}" for setting in SETTINGS)
+    monkeypatch.setattr(sys, "argv", command.split())
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    assert json.loads(capsys.readouterr().out)["rows"]["dev"] == 40

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test test-slow lint format setup clean
 
-demo: setup            ## run the main job on the built-in model and sample data
+demo: setup            ## supervised training, PET and iPET on the sample data, in minutes
 	$(BIN)/clozify demo
 
 test: setup            ## pass the tests

@@ -46,7 +46,7 @@ def part(asked: Asked, size: int, what: str, number: int) -> None:
     """One part of a cell: `members` of a pair, `pet` or `supervised` with one training of the classifier."""
     from clozify.cloze import load_model
     from clozify.data import read
-    from clozify.members import train_members
+    from clozify.members import first_jobs, train_members
     from clozify.pet import _run, prepare
     from clozify.questions import ask
     from clozify.run import RunFolder
@@ -80,7 +80,7 @@ def part(asked: Asked, size: int, what: str, number: int) -> None:
             plan.seeds = lambda trainings=1: [seeds]  # type: ignore[method-assign]
             folder.write_json("run.json", {})
             model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
-            train_members(plan, folder, model, ask(model, task, plan.labeled, plan.recipe.wording))
+            train_members(plan, folder, model, ask(model, task, plan.labeled, plan.recipe.wording), first_jobs(plan))
             return
         of_members, (seeds,) = plan.seeds(len(task.pairs)), plan.seeds()
         plan.seeds = lambda trainings=1: of_members if trainings > 1 else [[seeds[number]]]  # type: ignore[method-assign]

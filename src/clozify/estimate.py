@@ -15,6 +15,7 @@ from clozify.classifier import new_classifier
 from clozify.cloze import load_model
 from clozify.data import Rows
 from clozify.encode import Encoded
+from clozify.generations import generation_numbers
 from clozify.plan import Plan
 from clozify.questions import ask
 from clozify.recipe import Recipe
@@ -30,10 +31,13 @@ ROWS = 64  # rows to time
 def estimate(plan: Plan) -> dict[str, Any]:
     """Members, steps, rows, disk and seconds of a run of this plan from the beginning."""
     section = plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
-    with_members = plan.method == "pet"
-    members = len(plan.task.pairs) * plan.recipe.repetitions if with_members else 0
+    with_members = plan.method != "supervised"
+    generations = 0 if plan.method != "ipet" else len(generation_numbers(plan))
+    generations += len(plan.labeled) > 0 or plan.method != "ipet"  # M^0 is trained where there are labelled rows
+    members = len(plan.task.pairs) * plan.recipe.repetitions * generations if with_members else 0
     rows = sum(len(part) for part in (plan.unlabeled, plan.test) if part is not None)
-    classifiers = plan.recipe.repetitions if plan.unlabeled is not None or not with_members else 0
+    distilled = plan.unlabeled is not None and plan.recipe.distillation
+    classifiers = plan.recipe.repetitions if distilled or not with_members else 0
     final = plan.recipe.supervised if not with_members else plan.recipe.distill
     trained_on = plan.labeled if not with_members or plan.unlabeled is None else plan.unlabeled
     found: dict[str, Any] = {
@@ -45,7 +49,7 @@ def estimate(plan: Plan) -> dict[str, Any]:
     }
     step, row, parameters = _member_seconds(plan) if members else (0.0, 0.0, 0)
     final_step, size = _classifier_seconds(plan, trained_on) if classifiers else (0.0, 0)
-    kept = members * parameters if plan.unlabeled is None else size
+    kept = size if classifiers else len(plan.task.pairs) * plan.recipe.repetitions * parameters
     scores = (members * rows + classifiers * (len(plan.test) if plan.test is not None else 0)) * len(plan.task.labels)
     found["disk_mib"] = round(4 * (scores + kept) / 2**20, 1)
     found["seconds"] = round(
@@ -67,13 +71,15 @@ def _timed(work: Any) -> float:
 def _member_seconds(plan: Plan) -> tuple[float, float, int]:
     """Seconds of a fine-tuning step and of scoring a row, and the model's parameters."""
     model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
-    questions = ask(model, plan.task, plan.labeled, plan.recipe.wording)
+    questions = ask(model, plan.task, None, plan.recipe.wording)
     question = questions.asked[0]
     pile = (
         plan.unlabeled.select(np.arange(min(256, len(plan.unlabeled)))) if plan.unlabeled is not None else plan.labeled
     )
     length = min(plan.recipe.max_seq_length, model.longest)
-    labeled = Encoded(question.template, questions.tokenize(model, plan.labeled, 0, len(plan.labeled)), length)
+    given = plan.labeled if len(plan.labeled) else pile  # without labelled rows members train on the pile's
+    labels = np.zeros(len(given), dtype=np.int16) if given is pile else plan.labeled.labels
+    labeled = Encoded(question.template, questions.tokenize(model, given, 0, len(given)), length)
     helpers = (
         Encoded(question.template, questions.tokenize(model, pile, 0, len(pile)), length) if plan.with_lm else None
     )
@@ -81,7 +87,7 @@ def _member_seconds(plan: Plan) -> tuple[float, float, int]:
 
     def steps(count: int) -> None:
         recipe = _short(plan.recipe, name, count)
-        finetune(model, question.words[0], labeled, plan.labeled.labels, helpers, recipe, 0, plan.accelerator)
+        finetune(model, question.words[0], labeled, labels, helpers, recipe, 0, plan.accelerator)
 
     steps(1)
     step = _timed(lambda: steps(STEPS)) / STEPS

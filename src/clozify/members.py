@@ -1,13 +1,15 @@
 """The ensemble's members: every pair times every seed (section 3.3, step 1), and the pairs before any training.
 
 In: a run's plan and a `ClozeModel`. Out: for each member its raw scores of the pile and the test rows. Scores are the
-artifact, not the model: a member's weights are dropped once it has scored, unless there is no pile to distill from.
+artifact, not the model: a member's weights are dropped once it has scored, unless they are the result.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,11 @@ from clozify.encode import Encoded
 from clozify.metrics import evaluate
 from clozify.plan import Plan
 from clozify.questions import Questions
+from clozify.recipe import Training
 from clozify.run import RunFolder, key_of
 from clozify.steps.annotate import annotate
 from clozify.steps.finetune import finetune
+from clozify.tokens import Ragged
 
 
 def untrained(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions) -> dict[str, Any]:
@@ -33,7 +37,7 @@ def untrained(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Quest
         plan.say("scoring the labelled and test rows before training")
         found: dict[str, Any] = {}
         for name, rows in (("labeled", plan.labeled), ("test", plan.test)):
-            if rows is None:
+            if rows is None or len(rows) == 0:
                 continue
             scores = _scored(plan, model, questions, rows)
             each = [evaluate(rows.labels, of_pair.argmax(axis=-1), scores.shape[-1]) for of_pair in scores]
@@ -54,91 +58,158 @@ def _scored(plan: Plan, model: ClozeModel, questions: Questions, rows: Rows) -> 
     return np.concatenate(parts, axis=1)
 
 
-def train_members(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions) -> list[dict[str, Any]]:
-    """Every pair times every seed: fine-tuned, its scores of the pile and the test rows kept, its weights dropped."""
-    recipe = plan.recipe
-    section = recipe.finetune if plan.with_lm else recipe.finetune_without_lm
-    pairs = plan.task.pairs
-    jobs = [
-        (n, pair, seed)
-        for n, (pair, seeds) in enumerate(zip(pairs, plan.seeds(len(pairs)), strict=True))
-        for seed in seeds
-    ]
+def untrained_on_pile(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions) -> list[dict[str, Any]]:
+    """The pairs themselves as members, M^0 of zero-shot iPET: each scores the pile once, whatever the seeds."""
+    assert plan.unlabeled is not None
+    members = []
+    for place, pair in enumerate(plan.task.pairs):
+        words = pair.verbalizer.words
+        key = key_of(step="untrained pile", pattern=pair.pattern.text, words=words, **plan.shared_key)
+        members.append({"pair": place, "seed": None, "folder": folder.job("untrained", key)})
+        name = f"untrained {place + 1}/{len(plan.task.pairs)}  {pair.name}"
+        if (folder.job("untrained", key) / "pile.npy").exists():
+            plan.say(f"{name}  already there")
+            continue
+        started = time.monotonic()
+        questions.keep(model, plan.unlabeled)
+        with folder.writing("untrained", key) as beside:
+            np.save(beside / "pile.npy", _scored(plan, model, questions.only(place), plan.unlabeled)[0])
+        plan.say(f"{name}  scored the pile in {time.monotonic() - started:,.0f} s")
+    return members
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Rows of the pile with the labels that other members gave them (section 3.4)."""
+
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int16]
+
+    @property
+    def key(self) -> str:
+        """What was drawn, for a job's key."""
+        return key_of(rows=self.rows.tolist(), labels=self.labels.tolist())
+
+
+@dataclass(frozen=True)
+class Job:
+    """A member to be: a pair, a seed, and a training set, which is T and what was drawn for it."""
+
+    pair: int  # its place in `task.pairs`
+    seed: int
+    drawn: Drawn | None = None
+    score_pile: bool = True
+    keep: bool = False  # its weights, where they are the result
+
+
+def first_jobs(plan: Plan, score_pile: bool = True, keep: bool = False) -> list[Job]:
+    """Every pair times every seed, on T alone."""
+    seeds = plan.seeds(len(plan.task.pairs))
+    return [Job(pair, seed, None, score_pile, keep) for pair, of_pair in enumerate(seeds) for seed in of_pair]
+
+
+def train_members(
+    plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions, jobs: Sequence[Job], what: str = "member"
+) -> list[dict[str, Any]]:
+    """Each job fine-tuned from the pretrained weights, its scores of the pile and the test rows kept."""
     initial = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
     members = []
     began, fresh = time.monotonic(), 0
-    for number, (place, pair, seed) in enumerate(jobs, start=1):
-        key = key_of(
-            step="finetune",
-            pattern=pair.pattern.text,
-            words=pair.verbalizer.words,
-            seed=seed,
-            settings=section.model_dump(),
-            with_lm=plan.with_lm,
-            balance=recipe.balance,
-            attention_dropout=recipe.attention_dropout,
-            keep=plan.unlabeled is None,
-            **plan.shared_key,
-        )
-        member: dict[str, Any] = {"pair": place, "seed": seed, "folder": folder.job("members", key)}
-        members.append(member)
-        name = f"member {number}/{len(jobs)}  {pair.name}  seed {seed}"
-        if (member["folder"] / "member.json").exists():
+    for number, job in enumerate(jobs, start=1):
+        key = _key(plan, job)
+        if not job.score_pile:  # one that scored more than is asked for will do
+            more = _key(plan, replace(job, score_pile=True))
+            key = more if (folder.job("members", more) / "member.json").exists() else key
+        members.append({"pair": job.pair, "seed": job.seed, "folder": folder.job("members", key)})
+        name = f"{what} {number}/{len(jobs)}  {plan.task.pairs[job.pair].name}  seed {job.seed}"
+        if (folder.job("members", key) / "member.json").exists():
             plan.say(f"{name}  already there")
             continue
         model.model.load_state_dict(initial)
-        started = time.monotonic()
-        question = questions.only(place)
-        pile = questions.keep(model, plan.unlabeled) if plan.with_lm and plan.unlabeled is not None else None
-        template = question.asked[0].template
-        length = min(recipe.max_seq_length, model.longest)
-
-        def on_dev(question: Questions = question) -> NDArray[np.float32]:
-            assert plan.dev is not None
-            return _scored(plan, model, question, plan.dev)[0]  # type: ignore[no-any-return]
-
-        with plan.watching(name, section.steps(len(plan.labeled)), on_dev) as (watch, looks):
-            course = finetune(
-                model,
-                question.asked[0].words[0],
-                Encoded(template, questions.keep(model, plan.labeled), length),
-                plan.labeled.labels,
-                Encoded(template, pile, length) if pile is not None else None,
-                recipe,
-                seed,
-                plan.accelerator,
-                watch,
-            )
-        trained = time.monotonic() - started
-        with folder.writing("members", key) as beside:
-            for rows, file in ((plan.unlabeled, "pile.npy"), (plan.test, "test.npy")):
-                if rows is not None:
-                    questions.keep(model, rows)
-                    np.save(beside / file, _scored(plan, model, question, rows)[0])
-            if plan.unlabeled is None:
-                model.model.save_pretrained(beside / "model")
-                model.tokens.tokenizer.save_pretrained(beside / "model")
-            on_labeled = _scored(plan, model, question, plan.labeled)[0].argmax(axis=-1)
-            description = {
-                "pair": pair.name,
-                "pattern": pair.pattern.text,
-                "seed": seed,
-                "loss": course,
-                "dev": looks,
-                "accuracy_on_labeled": float((on_labeled == plan.labeled.labels).mean()),
-                "training_seconds": trained,
-                "seconds": time.monotonic() - started,
-            }
-            (beside / "member.json").write_text(json.dumps(description, indent=2))
+        said = _train_member(plan, folder, model, questions, job, key, name)
         fresh += 1
         left = (len(jobs) - number) * (time.monotonic() - began) / fresh
-        loss = course[-1] if course else float("nan")
-        on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
-        plan.say(
-            f"{name}  loss {loss:.4f}{on_dev_rows}  trained in {trained:,.0f} s, all in {description['seconds']:,.0f} s"
-            f"  about {left / 60:,.0f} min left for members"
-        )
+        plan.say(f"{name}  {said}  about {left / 60:,.0f} min left for {what}s")
+    model.model.load_state_dict(initial)
     return members
+
+
+def _section(plan: Plan) -> Training:
+    return plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
+
+
+def _key(plan: Plan, job: Job) -> str:
+    pair = plan.task.pairs[job.pair]
+    return key_of(
+        step="finetune",
+        pattern=pair.pattern.text,
+        words=pair.verbalizer.words,
+        seed=job.seed,
+        drawn=None if job.drawn is None else job.drawn.key,
+        settings=_section(plan).model_dump(),
+        with_lm=plan.with_lm,
+        balance=plan.recipe.balance,
+        attention_dropout=plan.recipe.attention_dropout,
+        score_pile=job.score_pile,
+        keep=job.keep,
+        **plan.shared_key,
+    )
+
+
+def _train_member(
+    plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions, job: Job, key: str, name: str
+) -> str:
+    """Train one member and write what it scored; returns what to say of it."""
+    started = time.monotonic()
+    question = questions.only(job.pair)
+    template = question.asked[0].template
+    length = min(plan.recipe.max_seq_length, model.longest)
+    columns, labels = questions.keep(model, plan.labeled), plan.labeled.labels
+    pile = questions.keep(model, plan.unlabeled) if plan.unlabeled is not None else None
+    if job.drawn is not None:
+        assert pile is not None
+        columns = {column: Ragged.joined(columns[column], pile[column].select(job.drawn.rows)) for column in columns}
+        labels = np.concatenate([labels, job.drawn.labels])
+
+    def on_dev() -> NDArray[np.float32]:
+        assert plan.dev is not None
+        return _scored(plan, model, question, plan.dev)[0]  # type: ignore[no-any-return]
+
+    with plan.watching(name, _section(plan).steps(len(labels)), on_dev) as (watch, looks):
+        course = finetune(
+            model,
+            question.asked[0].words[0],
+            Encoded(template, columns, length),
+            labels,
+            Encoded(template, pile, length) if plan.with_lm and pile is not None else None,
+            plan.recipe,
+            job.seed,
+            plan.accelerator,
+            watch,
+        )
+    trained = time.monotonic() - started
+    with folder.writing("members", key) as beside:
+        for rows, file in ((plan.unlabeled if job.score_pile else None, "pile.npy"), (plan.test, "test.npy")):
+            if rows is not None:
+                questions.keep(model, rows)
+                np.save(beside / file, _scored(plan, model, question, rows)[0])
+        if job.keep:
+            model.model.save_pretrained(beside / "model")
+            model.tokens.tokenizer.save_pretrained(beside / "model")
+        description = {
+            "pair": plan.task.pairs[job.pair].name,
+            "pattern": plan.task.pairs[job.pair].pattern.text,
+            "seed": job.seed,
+            "rows": len(labels),
+            "loss": course,
+            "dev": looks,
+            "training_seconds": trained,
+            "seconds": time.monotonic() - started,
+        }
+        (beside / "member.json").write_text(json.dumps(description, indent=2))
+    loss = course[-1] if course else float("nan")
+    on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
+    return f"loss {loss:.4f}{on_dev_rows}  trained in {trained:,.0f} s, all in {description['seconds']:,.0f} s"
 
 
 def member_metrics(plan: Plan, members: list[dict[str, Any]], truth: NDArray[np.int16]) -> dict[str, Any]:

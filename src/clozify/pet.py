@@ -22,9 +22,10 @@ from clozify.cloze import load_model
 from clozify.data import Rows, few_shot, read
 from clozify.errors import DataError, listed
 from clozify.final import train_classifiers
-from clozify.members import member_metrics, train_members, untrained
+from clozify.generations import train_generations
+from clozify.members import first_jobs, member_metrics, train_members, untrained
 from clozify.metrics import in_detail, softmax
-from clozify.plan import Plan, with_labels
+from clozify.plan import Plan, no_rows, with_labels
 from clozify.questions import ask
 from clozify.recipe import Recipe, load_recipe
 from clozify.run import RunFolder
@@ -32,12 +33,12 @@ from clozify.steps.combine import combine, soft_labels
 from clozify.task import Task, load_task
 from clozify.trackers import check_trackers
 
-METHODS = ("pet", "supervised")
+METHODS = ("pet", "ipet", "supervised")
 
 
 def prepare(
     task: str | Path | Task,
-    labeled: str | Path | Rows,
+    labeled: str | Path | Rows | None = None,
     unlabeled: str | Path | Rows | None = None,
     test: str | Path | Rows | None = None,
     dev: str | Path | Rows | None = None,
@@ -66,8 +67,12 @@ def prepare(
         return source.under(loaded) if isinstance(source, Rows) else read(source, loaded, column_of)
 
     warnings: list[str] = []
-    given = with_labels(rows_of(labeled), warnings, "labelled")
-    if examples is not None:
+    if labeled is None and method != "ipet":
+        raise DataError(f"The method '{method}' needs labelled rows (--labeled); without any, there is ipet.")
+    if unlabeled is None and method == "ipet":
+        raise DataError("The method 'ipet' needs a pile of unlabelled rows (--unlabeled).")
+    given = no_rows(loaded) if labeled is None else with_labels(rows_of(labeled), warnings, "labelled")
+    if examples is not None and labeled is not None:
         given = few_shot(given, examples, how.seed if how.selection == "random" else None)
     tests = None if test is None else with_labels(rows_of(test), warnings, "test")
     devs = None if dev is None else with_labels(rows_of(dev), warnings, "development")
@@ -99,8 +104,12 @@ def prepare(
     )
 
 
-def train(task: str | Path | Task, labeled: str | Path | Rows, output: str | Path, **more: Any) -> dict[str, Any]:
+def train(
+    task: str | Path | Task, labeled: str | Path | Rows | None, output: str | Path, **more: Any
+) -> dict[str, Any]:
     """Train a classifier and return the run's metrics; `output` is the run's folder, which resumes.
+
+    Without labelled rows (`None`) the method must be `ipet`.
 
     `more` is what `prepare` takes: `unlabeled`, `test`, `dev`, `examples` (so many of the labelled rows), `model`,
     `student`, `method`, `recipe`, `settings`, `column_of`, `allow_overlap`, `trackers` (names that Accelerate knows),
@@ -152,20 +161,26 @@ def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
 
 
 def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
-    """Sections 3.1 to 3.3: members, their weights, soft labels, the classifier."""
+    """Sections 3.1 to 3.4: members of one generation or several, their weights, soft labels, the classifier."""
     model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
-    questions = ask(model, plan.task, plan.labeled, plan.recipe.wording)
+    shown = plan.labeled if len(plan.labeled) else plan.unlabeled
+    questions = ask(model, plan.task, shown, plan.recipe.wording)
     plan.warnings += questions.warnings
     before = untrained(plan, folder, model, questions)
-    members = train_members(plan, folder, model, questions)
-    weights = [before["accuracy_on_labeled"][member["pair"]] for member in members]
+    of_pairs = before.get("accuracy_on_labeled", [1.0] * len(plan.task.pairs))
     if plan.recipe.weighting == "uniform":
-        weights = [1.0] * len(members)
-    elif not any(weights):
+        of_pairs = [1.0] * len(of_pairs)
+    elif not any(of_pairs):
         plan.warnings.append(
             "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
         )
     metrics: dict[str, Any] = {}
+    keep = plan.unlabeled is None or not plan.recipe.distillation
+    if plan.method == "ipet":
+        members, metrics["generations"] = train_generations(plan, folder, model, questions, of_pairs, keep)
+    else:
+        members = train_members(plan, folder, model, questions, first_jobs(plan, keep=keep))
+    weights = [of_pairs[member["pair"]] for member in members]
     if plan.test is not None:
         truth = plan.test.labels
         metrics["unsupervised"] = before["test"]
@@ -187,9 +202,10 @@ def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         targets = soft_labels(pile_scores, plan.recipe.distill.temperature)
         _write_labels(plan, folder, targets)
         del model
+    if plan.unlabeled is not None and plan.recipe.distillation:
         metrics["classifier"] = train_classifiers(plan, folder, targets)
-    else:  # what an earlier run with a pile left here is not this run's result
-        folder.remove("classifier", "labels.parquet")
+    else:  # what an earlier run left here is not this run's result
+        folder.remove("classifier", *(["labels.parquet"] if plan.unlabeled is None else []))
     return metrics
 
 

@@ -127,6 +127,13 @@ class Plan:
         }
 
 
+def no_rows(task: Task) -> Rows:
+    """A training set without rows, for zero-shot iPET."""
+    from datasets import Dataset
+
+    return Rows(Dataset.from_dict({name: [] for name in [*task.fields, task.label]}), task, "no labelled rows")
+
+
 def with_labels(rows: Rows, warnings: list[str], what: str) -> Rows:
     """The rows that have a label; how many have not is said."""
     known = np.flatnonzero(rows.labels != NO_LABEL)

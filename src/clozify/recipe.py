@@ -94,6 +94,49 @@ class Distill(Training):
     max_steps: int = Field(5000, ge=0, description="Steps, exactly so many, however few rows there are.")
 
 
+class Pretrain(Training):
+    """In-domain pretraining: the masked language model goes on reading the task's own texts (section 5)."""
+
+    learning_rate: float = Field(5e-5, gt=0, description="Adam's peak learning rate; it falls linearly to 0.")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay; not on biases and layer norms.")
+    gradient_accumulation_steps: int = Field(2, ge=1, description="Micro-batches in a step.")
+    per_gpu_train_batch_size: int = Field(2, ge=1, description="Blocks in a micro-batch; the paper had three GPUs.")
+    max_steps: int = Field(50_000, ge=0, description="Steps.")
+    mlm_probability: float = Field(0.15, gt=0, lt=1, description="The share of tokens to predict.")
+    block_size: int = Field(256, ge=8, description="Tokens of a block; texts are packed end to end.")
+
+
+class IPet(Section):
+    """iPET: generations of models, each trained on more rows that others labelled (section 3.4)."""
+
+    d: int = Field(5, ge=2, description="The training set grows by this factor with every generation.")
+    teachers: float = Field(
+        0.25, gt=0, le=1, description="The paper's lambda: the share of the other models that label for one."
+    )
+    enough: int = Field(1000, ge=1, description="Generations go on until a training set has so many rows.")
+    generations: int | None = Field(
+        None, ge=0, description="k; by default the least with |T| d^k >= enough, and 4 without labelled rows."
+    )
+    draw: Literal["probability", "score"] = Field(
+        "probability",
+        description="Rows are drawn in proportion to the teachers' softmax at T = 1; or to their raw score, less the "
+        "lowest of the rows to draw from (a raw score may be negative, which the paper leaves open).",
+    )
+    zero_shot_examples: int = Field(10, ge=1, description="Rows of the first generation's sets without labelled rows.")
+    zero_shot_pool: int = Field(100, ge=1, description="They are drawn from so many best rows for a label.")
+    skip_generations: bool = Field(False, description="Let M^1 label for the last generation at once (section 5).")
+
+
+class Words(Section):
+    """Automatic verbalizer search (appendix E)."""
+
+    k: int = Field(250, ge=1, description="Random verbalizers in each round.")
+    i_max: int = Field(5, ge=1, description="Rounds.")
+    m: int = Field(10, ge=1, description="Words for each label.")
+    epsilon: float = Field(1e-3, ge=0, description="The least weight of a word in the next round's draw.")
+    candidates: int = Field(10_000, ge=1, description="The most frequent words of the rows that are tried.")
+
+
 class Wording(Section):
     """How a row is written into a pattern, and a label into a word."""
 
@@ -133,6 +176,7 @@ class Recipe(Section):
     attention_dropout: float | None = Field(
         None, ge=0, lt=1, description="Instead of the model's own; 0 makes a training step on a CPU faster."
     )
+    distillation: bool = Field(True, description="Train a classifier on the soft labels; or keep the ensemble itself.")
     balance: bool = Field(False, description="Weigh labelled rows so that every label counts the same in the loss.")
     seeding: Literal["repetition", "ensemble"] = Field(
         "repetition",
@@ -149,6 +193,9 @@ class Recipe(Section):
     finetune_without_lm: Training = Training()
     distill: Distill = Distill()
     supervised: Training = Training()
+    ipet: IPet = IPet()
+    words: Words = Words()
+    pretrain: Pretrain = Pretrain()
     dev: Dev = Dev()
 
     def to_toml(self) -> str:

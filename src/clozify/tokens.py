@@ -44,8 +44,18 @@ class Ragged:
         starts = self.starts[start : stop + 1]
         return Ragged(self.ids[starts[0] : starts[-1]], starts - starts[0])
 
+    def select(self, rows: NDArray[np.int64]) -> Ragged:
+        """These rows, in this order."""
+        return Ragged.of([self.ids[self.starts[row] : self.starts[row + 1]] for row in rows])
+
     @staticmethod
-    def of(rows: Sequence[Sequence[int]]) -> Ragged:
+    def joined(first: Ragged, second: Ragged) -> Ragged:
+        """The rows of one, then of the other."""
+        starts = np.concatenate([first.starts, first.starts[-1] + second.starts[1:]])
+        return Ragged(np.concatenate([first.ids, second.ids]), starts)
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[int] | NDArray[np.int32]]) -> Ragged:
         """From one list of ids a row."""
         starts = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in rows], out=starts[1:])

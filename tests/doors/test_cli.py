@@ -221,3 +221,52 @@ def test_zero_shot_from_python_works_more_than_once(folder, builtin):
 def test_the_installed_command_prints_its_version():
     done = subprocess.run([sys.executable, "-m", "clozify.cli", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "clozify 0.1.0\n")
+
+
+def test_the_demo_trains_every_way_and_ends_in_a_table_and_a_path(tmp_path, run, monkeypatch):
+    import clozify.demo as room
+
+    steps = [f"{name}.max_steps=1" for name in ("finetune_without_lm", "distill", "supervised")]
+    monkeypatch.setattr(
+        room.demo,
+        "__defaults__",
+        (room.demo.__defaults__[0], (14, 20, 15), [*steps, "max_seq_length=24", "ipet.enough=20"]),
+    )
+    status, out, err = run("demo", "--output", str(tmp_path / "demo"))
+    assert status == 0, err
+    for part in (
+        "supervised training on 14 labelled rows",
+        "PET: a classifier from 20 rows",
+        "iPET",
+        "points of accuracy",
+    ):
+        assert part in out
+    assert f"clozify predict {tmp_path / 'demo'}/ipet" in "".join(out.split("\n"))
+    assert (tmp_path / "demo" / "ipet" / "classifier" / "config.json").is_file()
+    status, out, err = run("demo", "--output", str(tmp_path / "demo"), "--json")
+    assert set(json.loads(out)) == {"supervised", "pet", "ipet", "rows", "output"}
+    assert "already there" in err
+
+
+def test_words_found_on_the_command_line_make_a_task_that_check_takes(folder, run):
+    settings = [
+        word for s in ("words.candidates=40", "words.k=5", "words.m=2", "max_seq_length=40") for word in ("--set", s)
+    ]
+    status, out, _ = run("find-words", "task.toml", "--labeled", "rows.csv", "--output", "found.toml", *settings)
+    assert status == 0
+    assert "words, with their score in points" in out
+    assert run("check", "found.toml")[0] == 0
+    status, _, err = run(
+        "find-words", "task.toml", "--labeled", "rows.csv", "--seed-words", "bad", "--output", "f.toml"
+    )
+    assert status == 2
+    assert "--seed-words takes LABEL=WORD,WORD" in err
+
+
+def test_a_model_pretrained_on_the_command_line_is_one_that_model_takes(folder, run, tiny_folder):
+    settings = [word for s in ("pretrain.max_steps=2", "pretrain.block_size=16") for word in ("--set", s)]
+    command = ["pretrain", "--data", "rows.csv", "--task", "task.toml", "--model", str(tiny_folder("bert")), *settings]
+    status, out, _ = run(*command, "--output", "model", "--quiet")
+    assert status == 0
+    assert "before" in out
+    assert run("zero-shot", "task.toml", "--data", "rows.csv", "--model", "model")[0] == 0

@@ -11,6 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from clozify.task import Task
+
 
 def percent(share: float) -> str:
     """`53.1` for 0.5312: percent as the paper prints them."""
@@ -141,17 +143,41 @@ def show_zero_shot(console: Console, report: dict[str, Any], examples: list[tupl
         console.print(Text(f"Predictions are in {report['output']}."))
 
 
+def show_words(console: Console, report: dict[str, Any]) -> None:
+    """The words found for each label, the likeliest first, each with its score in points; given words are marked."""
+    table = Table("label", "words, with their score in points", box=None, pad_edge=False)
+    for label, words in report["labels"].items():
+        line = Text()
+        for word in words:
+            line.append(", " if line else "")
+            line.append(word["word"], style="bold" if word["given"] else "cyan")
+            score = "" if word["score"] is None else f" {100 * word['score']:.0f}"
+            line.append(score + (" (given)" if word["given"] else ""), style="dim")
+        table.add_row(Text(label), line)
+    console.print(table)
+    console.print(
+        Text(
+            f"From {report['candidates']:,} words on {report['rows']:,} rows and {len(report['patterns'])} patterns. "
+            "The score is the label's mean probability with that word on its own rows, less that on the others."
+        )
+    )
+    show_remarks(console, report["warnings"])
+    if report["output"]:
+        console.print(Text(f"The task with these words is in {report['output']}; delete there what does not fit."))
+
+
 def show_run(console: Console, metrics: dict[str, Any]) -> None:
     """What a run reached on the test rows, from the untrained pairs to the classifier."""
     table = Table(box=None, pad_edge=False)
     table.add_column("on the test rows")
     table.add_column("accuracy", justify="right")
     table.add_column("macro-F1", justify="right")
+    _show_generations(table, metrics.get("generations", []))
     names = {
         "unsupervised": "patterns before training, mean",
         "members": "trained patterns, mean",
         "ensemble": "ensemble",
-        "classifier": "classifier (PET)",
+        "classifier": f"classifier ({'iPET' if metrics.get('method') == 'ipet' else 'PET'})",
         "supervised": "supervised baseline",
     }
     for key, name in names.items():
@@ -167,6 +193,48 @@ def show_run(console: Console, metrics: dict[str, Any]) -> None:
     else:
         console.print(Text("There were no test rows to measure on (--test)."))
     show_remarks(console, metrics["warnings"])
+
+
+def _show_generations(table: Table, generations: list[dict[str, Any]]) -> None:
+    for told in generations:
+        if "accuracy" in told:
+            name = f"generation {told['generation']}, mean ({told['training_rows']:,} rows a member)"
+            table.add_row(name, percent(told["accuracy"]), percent(told["macro_f1"]))
+
+
+def show_examples(console: Console, task: Task) -> None:
+    """A task in a few lines: what is asked, with which patterns, and which words answer."""
+    console.print(Text.assemble(("Task ", "bold"), (task.name, "bold cyan"), f": {task.description}"))
+    for pattern in task.patterns:
+        console.print(Padding(Text(pattern, style="cyan"), (0, 0, 0, 2), expand=False))
+    (verbalizer, *_) = task.verbalizers
+    words = ", ".join(" or ".join(words) for words in verbalizer.words.values())
+    console.print(Text(f"{{mask}} is one of: {words}."))
+    console.print()
+
+
+def show_demo(console: Console, found: dict[str, Any]) -> None:
+    """Supervised training beside PET and iPET, and where to go on."""
+    rows, pet = found["rows"], found["pet"]
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"right answers on {rows['test']:,} test rows")
+    table.add_column("accuracy", justify="right")
+    table.add_column("macro-F1", justify="right")
+    lines = [
+        ("the patterns, before any training (mean)", pet["unsupervised"]),
+        (f"supervised training on {rows['labeled']} labelled rows", found["supervised"]["supervised"]),
+        (f"the {len(pet['members']['pairs'])} patterns trained on the same rows, together", pet["ensemble"]),
+        (f"PET: a classifier from {rows['unlabeled']:,} rows that they labelled", pet["classifier"]),
+        ("iPET: the same, after the patterns taught each other", found["ipet"]["classifier"]),
+    ]
+    for name, numbers in lines:
+        table.add_row(name, percent(numbers["accuracy"]), percent(numbers["macro_f1"]))
+    console.print()
+    console.print(table)
+    gain = 100 * (pet["classifier"]["accuracy"] - found["supervised"]["supervised"]["accuracy"])
+    console.print(Text(f"PET against supervised training on the same labels: {gain:+.1f} points of accuracy."))
+    run = f"{found['output']}/ipet"
+    console.print(Text(f"The run is in {run}; use its classifier with: clozify predict {run} --data builtin:test"))
 
 
 def show_evaluation(console: Console, found: dict[str, Any]) -> None:

@@ -1,0 +1,196 @@
+"""Commands that train, and those that use what was trained: train, pretrain, predict, evaluate, demo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from clozify.cli.options import (
+    ExamplesOption,
+    JsonOption,
+    MapOption,
+    ModelOption,
+    QuietOption,
+    RecipeOption,
+    SetOption,
+    TaskArgument,
+    app,
+    mapping_of,
+    print_json,
+    teller,
+)
+
+
+@app.command()
+def train(
+    task: TaskArgument,
+    output: Annotated[Path, typer.Option(help="The run's folder; given again, the run goes on where it was.")],
+    labeled: Annotated[str | None, typer.Option(help="The labelled rows: T. Only ipet can do without.")] = None,
+    unlabeled: Annotated[
+        str | None, typer.Option(help="The pile: D. Without it the result is the ensemble itself.")
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="Labelled rows to measure on.")] = None,
+    dev: Annotated[
+        str | None, typer.Option(help="Labelled rows to stop training early by, and to choose the classifier.")
+    ] = None,
+    model: ModelOption = "builtin",
+    student: Annotated[
+        str | None, typer.Option(help="Another model for the final classifier, a smaller one say.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="'pet', 'ipet', or the baseline 'supervised'.")] = "pet",
+    recipe: RecipeOption = "paper",
+    settings: SetOption = None,
+    examples: ExamplesOption = None,
+    tracker: Annotated[
+        list[str] | None, typer.Option(help="A tracker that Accelerate knows: tensorboard, wandb, mlflow, ...")
+    ] = None,
+    mapping: MapOption = None,
+    allow_overlap: Annotated[
+        bool, typer.Option("--allow-overlap", help="Keep labelled and test rows in the pile (D = T).")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what the run will cost, measured on the spot, and stop.")
+    ] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a classifier from a handful of labelled rows and a pile of unlabelled ones (PET)."""
+    from clozify.recipe import load_recipe
+    from clozify.task import load_task
+
+    loaded, how = load_task(task), load_recipe(recipe, settings or [])
+    column_of = mapping_of(mapping)
+
+    from clozify.pet import prepare
+    from clozify.pet import train as work
+    from clozify.report.terminal import show_plan, show_run
+
+    asked: dict[str, Any] = {
+        "unlabeled": unlabeled,
+        "test": test,
+        "dev": dev,
+        "examples": examples,
+        "trackers": tracker or (),
+        "model": model,
+        "student": student,
+        "method": method,
+        "recipe": how,
+        "column_of": column_of,
+        "allow_overlap": allow_overlap,
+    }
+    if plan:
+        from clozify.estimate import estimate
+
+        cost = estimate(prepare(loaded, labeled, **asked))
+        if as_json:
+            print_json(cost)
+        else:
+            show_plan(Console(), cost)
+        return
+    found = work(loaded, labeled, output, say=teller(quiet), **asked)
+    if as_json:
+        print_json(found)
+    else:
+        show_run(Console(), found)
+
+
+@app.command()
+def pretrain(
+    data: Annotated[str, typer.Option(help="Texts to read: a file, a folder of shards, or NAME@SPLIT of the hub.")],
+    output: Annotated[Path, typer.Option(help="The model's folder; given again, the command goes on where it was.")],
+    task: Annotated[
+        str | None, typer.Option(help="A task file, or a shipped task: its fields are read, joined by a space.")
+    ] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="A column to read instead; several are joined by a space.")
+    ] = None,
+    model: ModelOption = "builtin",
+    recipe: RecipeOption = "paper",
+    settings: SetOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a masked language model go on reading your texts (in-domain pretraining); the result is a --model."""
+    from clozify.recipe import load_recipe
+    from clozify.task import load_task
+
+    how = load_recipe(recipe, settings or [])
+    loaded = None if task is None else load_task(task)
+
+    from clozify.pretraining import pretrain as work
+
+    found = work(data, output, loaded, field or (), model, how, say=teller(quiet))
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(
+        f"Masked-LM loss on held-out texts: {found['before']:.4f} before, {found['after']:.4f} after "
+        f"{found['steps']:,} steps. Use the model with --model {output}"
+    )
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a classifier's.")],
+    data: Annotated[str, typer.Option(help="Rows to predict.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Where predictions go: .csv, .jsonl or .parquet; else they are printed as JSONL."),
+    ] = None,
+    mapping: MapOption = None,
+) -> None:
+    """Predict new rows with a finished run."""
+    from clozify.predict import predict as work
+
+    rows, probabilities = work(run, data, output, mapping_of(mapping))
+    if output is not None:
+        typer.echo(f"Predictions for {len(rows):,} rows are in {output}.")
+        return
+    labels = rows.task.labels
+    for row, shares in zip(rows.ids(), probabilities, strict=True):
+        found = {label: round(float(share), 6) for label, share in zip(labels, shares, strict=True)}
+        line = {"id": row, "prediction": labels[int(shares.argmax())], "probabilities": found}
+        typer.echo(json.dumps(line, ensure_ascii=False))
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a classifier's.")],
+    data: Annotated[str, typer.Option(help="Labelled rows.")],
+    mapping: MapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a finished run on labelled rows."""
+    from clozify.predict import evaluate_run
+    from clozify.report.terminal import show_evaluation
+
+    found = evaluate_run(run, data, mapping_of(mapping))
+    if as_json:
+        print_json(found)
+    else:
+        show_evaluation(Console(), found)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Where its runs go; given again, they are not done anew.")] = Path(
+        "runs/demo"
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Try it: supervised training against PET and iPET on the sample data, in minutes."""
+    from clozify.demo import demo as work
+    from clozify.demo import demo_task
+    from clozify.report.terminal import show_demo, show_examples
+
+    if not as_json:
+        show_examples(Console(), demo_task())
+    found = work(output, teller())
+    if as_json:
+        print_json(found)
+    else:
+        show_demo(Console(), found)

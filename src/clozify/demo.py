@@ -18,7 +18,6 @@ from clozify.task import Task, load_task
 EXAMPLES = 56  # labelled rows: four a label
 PILE = 600  # unlabelled rows
 TEST = 400
-SETTINGS = ("distill.max_steps=100",)
 
 
 def demo_task() -> Task:
@@ -36,7 +35,7 @@ def demo(
     output: str | Path,
     say: Callable[[str], None] = lambda line: None,
     sizes: tuple[int, int, int] = (EXAMPLES, PILE, TEST),
-    settings: Sequence[str] = SETTINGS,
+    settings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train each way on the sample data with the recipe `quick`; returns each one's metrics and the rows used."""
     task, place = demo_task(), Path(output)
@@ -52,7 +51,9 @@ def demo(
     supervised = train(task, labeled, place / "supervised", method="supervised", **given)
     given["unlabeled"] = _spread(read("builtin:unlabeled", task), pile)
     say(f"2. PET: {len(task.pairs)} patterns, the same labelled rows and {len(given['unlabeled']):,} unlabelled ones")
-    pet = train(task, labeled, place / "ipet", **given)
-    say("3. iPET: the patterns' models label rows for each other, and learn again")
-    ipet = train(task, labeled, place / "ipet", method="ipet", **given)
+    pet = train(task, labeled, place / "pet", **given)
+    say("3. iPET: the patterns' models label rows for each other, and learn again; no classifier this time")
+    without = {**given, "settings": [*settings, "distillation=false"]}
+    ipet = train(task, labeled, place / "pet", method="ipet", **without)
+    train(task, labeled, place / "pet", **(given | {"say": lambda line: None}))  # puts PET's classifier back in place
     return {"supervised": supervised, "pet": pet, "ipet": ipet, "rows": pet["rows"], "output": str(place)}

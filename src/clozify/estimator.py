@@ -116,7 +116,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             except DataError as error:
                 raise InputError(error.problems) from None
             with RunFolder(run):  # nobody trains there meanwhile
-                kept.take(run, ensemble=pile is None and self.method != "supervised")
+                kept.take(run)
         self.task_, self.metrics_, self.n_features_in_ = task, metrics, len(task.fields)
         self.classes_, self._places, self._kept = classes, places, kept
         return self
@@ -200,10 +200,10 @@ class Kept:
         self.path = Path(tempfile.mkdtemp(prefix="clozify-estimator-"))
         weakref.finalize(self, _remove, self.path, os.getpid())
 
-    def take(self, run: Path, ensemble: bool) -> None:
-        """Copy a finished run's result: the classifier or, where there was no pile, the members."""
+    def take(self, run: Path) -> None:
+        """Copy a finished run's result: the classifier or, where none was distilled, the members."""
         parts = ["run.json", "metrics.json"]
-        if ensemble:
+        if not (run / "classifier").is_dir():
             members = json.loads((run / "ensemble.json").read_text(encoding="utf-8"))["weights"]
             parts += ["ensemble.json", *[f"members/{member['member']}" for member in members]]
         else:

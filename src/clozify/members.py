@@ -129,7 +129,7 @@ def train_members(
         said = _train_member(plan, folder, model, questions, job, key, name)
         fresh += 1
         left = (len(jobs) - number) * (time.monotonic() - began) / fresh
-        plan.say(f"{name}  {said}  about {left / 60:,.0f} min left for {what}s")
+        plan.say(f"{name}  {said}  about {left / 60:,.0f} min left for {what.split(', ')[0]}")
     model.model.load_state_dict(initial)
     return members
 
@@ -175,7 +175,8 @@ def _train_member(
         assert plan.dev is not None
         return _scored(plan, model, question, plan.dev)[0]  # type: ignore[no-any-return]
 
-    with plan.watching(name, _section(plan).steps(len(labels)), on_dev) as (watch, looks):
+    steps = _section(plan).steps(len(labels))
+    with plan.watching(name, steps, on_dev) as (watch, looks):
         course = finetune(
             model,
             question.asked[0].words[0],
@@ -209,7 +210,8 @@ def _train_member(
         (beside / "member.json").write_text(json.dumps(description, indent=2))
     loss = course[-1] if course else float("nan")
     on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
-    return f"loss {loss:.4f}{on_dev_rows}  trained in {trained:,.0f} s, all in {description['seconds']:,.0f} s"
+    speed = steps / max(trained, 1e-9)
+    return f"loss {loss:.4f}{on_dev_rows}  {speed:.1f} steps/s  {description['seconds']:,.0f} s with scoring"
 
 
 def member_metrics(plan: Plan, members: list[dict[str, Any]], truth: NDArray[np.int16]) -> dict[str, Any]:

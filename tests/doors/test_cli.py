@@ -219,7 +219,7 @@ def test_zero_shot_from_python_works_more_than_once(folder, builtin):
 
 
 def test_the_installed_command_prints_its_version():
-    done = subprocess.run([sys.executable, "-m", "clozify.cli", "--version"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "clozify", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "clozify 0.1.0\n")
 
 
@@ -241,8 +241,8 @@ def test_the_demo_trains_every_way_and_ends_in_a_table_and_a_path(tmp_path, run,
         "points of accuracy",
     ):
         assert part in out
-    assert f"clozify predict {tmp_path / 'demo'}/ipet" in "".join(out.split("\n"))
-    assert (tmp_path / "demo" / "ipet" / "classifier" / "config.json").is_file()
+    assert f"clozify predict {tmp_path / 'demo'}/pet" in "".join(out.split("\n"))
+    assert (tmp_path / "demo" / "pet" / "classifier" / "config.json").is_file()
     status, out, err = run("demo", "--output", str(tmp_path / "demo"), "--json")
     assert set(json.loads(out)) == {"supervised", "pet", "ipet", "rows", "output"}
     assert "already there" in err
@@ -264,9 +264,13 @@ def test_words_found_on_the_command_line_make_a_task_that_check_takes(folder, ru
 
 
 def test_a_model_pretrained_on_the_command_line_is_one_that_model_takes(folder, run, tiny_folder):
+    from clozify.cloze import load_model
+
+    (folder / "texts.csv").write_text("text\n" + "a fine game for all players\n" * 60)
     settings = [word for s in ("pretrain.max_steps=2", "pretrain.block_size=16") for word in ("--set", s)]
-    command = ["pretrain", "--data", "rows.csv", "--task", "task.toml", "--model", str(tiny_folder("bert")), *settings]
-    status, out, _ = run(*command, "--output", "model", "--quiet")
-    assert status == 0
-    assert "before" in out
-    assert run("zero-shot", "task.toml", "--data", "rows.csv", "--model", "model")[0] == 0
+    command = ["pretrain", "--data", "texts.csv", "--model", str(tiny_folder("bert")), "--output", "model", *settings]
+    status, out, err = run(*command, "--quiet")
+    assert status == 0, err
+    assert "Use the model with --model model" in out
+    assert load_model("model").longest > 0
+    assert run("pretrain", "--data", "texts.csv", "--field", "body", "--output", "other")[0] == 2

@@ -110,7 +110,7 @@ def test_a_tracker_gets_every_trainings_loss_and_the_numbers(run, files):
 
 
 def test_a_tracker_that_is_missing_or_unknown_is_an_error_before_anything_is_spent(run, files, monkeypatch):
-    with pytest.raises(ClozifyError, match="no tracker 'tensorbord', did you mean 'tensorboard'"):
+    with pytest.raises(ClozifyError, match=r"no tracker 'tensorbord' .did you mean 'tensorboard'"):
         run(trackers=["tensorbord"])
     with pytest.raises(ClozifyError, match="'aim' is not installed; install it with: pip install aim"):
         run(trackers=["aim"])

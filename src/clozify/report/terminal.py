@@ -223,9 +223,9 @@ def show_demo(console: Console, found: dict[str, Any]) -> None:
     lines = [
         ("the patterns, before any training (mean)", pet["unsupervised"]),
         (f"supervised training on {rows['labeled']} labelled rows", found["supervised"]["supervised"]),
-        (f"the {len(pet['members']['pairs'])} patterns trained on the same rows, together", pet["ensemble"]),
-        (f"PET: a classifier from {rows['unlabeled']:,} rows that they labelled", pet["classifier"]),
-        ("iPET: the same, after the patterns taught each other", found["ipet"]["classifier"]),
+        (f"PET: a classifier from {rows['unlabeled']:,} rows that the patterns labelled", pet["classifier"]),
+        (f"PET's ensemble itself: {len(pet['members']['pairs'])} patterns trained on the same rows", pet["ensemble"]),
+        ("iPET's ensemble: after the patterns taught each other", found["ipet"]["ensemble"]),
     ]
     for name, numbers in lines:
         table.add_row(name, percent(numbers["accuracy"]), percent(numbers["macro_f1"]))
@@ -233,7 +233,7 @@ def show_demo(console: Console, found: dict[str, Any]) -> None:
     console.print(table)
     gain = 100 * (pet["classifier"]["accuracy"] - found["supervised"]["supervised"]["accuracy"])
     console.print(Text(f"PET against supervised training on the same labels: {gain:+.1f} points of accuracy."))
-    run = f"{found['output']}/ipet"
+    run = f"{found['output']}/pet"
     console.print(Text(f"The run is in {run}; use its classifier with: clozify predict {run} --data builtin:test"))
 
 

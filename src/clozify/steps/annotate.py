@@ -75,12 +75,15 @@ def annotate(
             columns = questions.tokenize(model, rows, start, stop)
             scores = np.empty((pairs, stop - start, labels), dtype=np.float32)
             encoded = [Encoded(question.template, columns, max_length) for question in questions.asked]
+            waiting: list[tuple[int, NDArray[np.int64], torch.Tensor]] = []  # fetched at the end: a fetch stops a GPU
             for question, spliced in zip(questions.asked, encoded, strict=True):
                 for batch in spliced.batches(budget):
                     states = model.states_at_mask(batch)  # (batch, hidden)
                     for pair, words in zip(question.pairs, question.words, strict=True):
-                        scores[asked.index(pair), batch.rows] = model.label_scores(states, words).float().cpu().numpy()
+                        waiting.append((asked.index(pair), batch.rows, model.label_scores(states, words)))
                     advance(len(batch.rows))
+            for place, chosen, found in waiting:
+                scores[place, chosen] = found.float().cpu().numpy()
             if seen is not None:
                 seen.note(columns, encoded)
             yield start, scores

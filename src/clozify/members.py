@@ -128,8 +128,9 @@ def train_members(
         model.model.load_state_dict(initial)
         said = _train_member(plan, folder, model, questions, job, key, name)
         fresh += 1
+        which = "members" if what == "member" else what.split(", ")[0]
         left = (len(jobs) - number) * (time.monotonic() - began) / fresh
-        plan.say(f"{name}  {said}  about {left / 60:,.0f} min left for {what.split(', ')[0]}")
+        plan.say(f"{name}  {said}  about {left / 60:,.0f} min left for {which}")
     model.model.load_state_dict(initial)
     return members
 

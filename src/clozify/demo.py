@@ -23,7 +23,7 @@ TEST = 400
 def demo_task() -> Task:
     """The sample task with every other of its patterns: half the time."""
     task = load_task("debian")
-    return task.model_copy(update={"patterns": task.patterns[::2]})
+    return task.changed(patterns=task.patterns[::2])
 
 
 def _spread(rows: Rows, count: int) -> Rows:

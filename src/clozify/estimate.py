@@ -59,7 +59,9 @@ def estimate(plan: Plan) -> dict[str, Any]:
 
 
 def _short(recipe: Recipe, section: str, steps: int) -> Recipe:
-    return recipe.with_settings([f"{section}.max_steps={steps}"])
+    """The recipe with so many steps in a section, whatever else would decide their number."""
+    few = {"max_steps": steps, "num_train_epochs": None, "exact_steps": True}
+    return recipe.model_copy(update={section: getattr(recipe, section).model_copy(update=few)})
 
 
 def _timed(work: Any) -> float:

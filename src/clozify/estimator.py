@@ -130,7 +130,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Each row's probabilities, (rows, labels); the columns are those of `classes_`."""
         check_is_fitted(self)
-        rows = rows_of(columns_of(X, self.task_, "X"), self.task_, "X")
+        rows = rows_of(columns_of(X, self.task_, "X"), self._kept.finished.task, "X")  # its clean-up as in training
         return self._kept.finished.probabilities(rows)[:, self._places]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803

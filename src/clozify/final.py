@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from clozify.baselines.supervised import supervised
-from clozify.classifier import Classifier, new_classifier
+from clozify.classifier import TASK_FILE, Classifier, new_classifier
 from clozify.data import Rows
 from clozify.metrics import in_detail, softmax
 from clozify.plan import Plan
@@ -75,6 +75,8 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
             results.append(in_detail(plan.test.labels, probabilities, plan.task.labels))
     chosen, dev = _chosen(places)
     folder.place_folder(places[chosen] / "model", "classifier")
+    (folder.path / "classifier" / TASK_FILE).unlink()  # a link into the job's folder; the task may have new aliases
+    plan.task.save(folder.path / "classifier" / TASK_FILE)
     summary: dict[str, Any] = {"dev_each": dev, "kept": chosen} if dev else {}
     if not results:
         return summary

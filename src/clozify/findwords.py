@@ -60,7 +60,7 @@ def find_words(
     if output is not None:
         check_output(Path(output))
     breaks = [*loaded.line_breaks, "\\"] if how.backslashes_to_spaces else loaded.line_breaks
-    read_as = loaded.model_copy(update={"line_breaks": breaks})
+    read_as = loaded.changed(line_breaks=breaks)
 
     def rows_of(source: str | Path | Rows) -> Rows:
         return source.under(read_as) if isinstance(source, Rows) else read(source, read_as, column_of)
@@ -161,7 +161,7 @@ def _beside(path: Path) -> Path:
 
 def _with_words(task: Task, words: Mapping[str, Sequence[str]]) -> Task:
     verbalizer = Verbalizer(words={label: tuple(of_label) for label, of_label in words.items()})
-    return task.model_copy(update={"verbalizers": [verbalizer]})
+    return task.changed(verbalizers=[verbalizer.model_dump()])
 
 
 def _words(given: GivenWords) -> list[str]:

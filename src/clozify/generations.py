@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.cloze import ClozeModel
+from clozify.errors import RecipeError
 from clozify.members import Drawn, Job, first_jobs, member_metrics, train_members, untrained_on_pile
 from clozify.metrics import softmax
 from clozify.plan import Plan
@@ -35,6 +36,10 @@ def train_generations(
     assert plan.unlabeled is not None
     numbers = generation_numbers(plan)
     zero_shot = len(plan.labeled) == 0
+    if zero_shot and keep and not numbers:
+        raise RecipeError(
+            "Without labelled rows, generations and distillation nothing is trained; ask for one of them."
+        )
     plan.say(f"iPET: {len(numbers) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
     first = first_jobs(plan, keep=keep and not numbers)
     teachers = _teachers(plan, first, numbers, zero_shot)
@@ -151,7 +156,7 @@ def _told(
         found["agreement"] = float((now.argmax(axis=1) == then.argmax(axis=1)).mean())
     if plan.test is not None and all((member["folder"] / "test.npy").exists() for member in members):
         numbers = member_metrics(plan, members, plan.test.labels)
-        found |= {name: numbers[name] for name in ("accuracy", "macro_f1", "min", "max")}
+        found |= {name: numbers[name] for name in ("accuracy", "macro_f1", "min", "max", "each")}
     on_test = f", mean accuracy {100 * found['accuracy']:.1f}" if "accuracy" in found else ""
     agreeing = f", agrees with the one before on {100 * found['agreement']:.1f}%" if "agreement" in found else ""
     plan.say(f"generation {number}: {found['training_rows']:,} training rows a member{on_test}{agreeing}")

@@ -31,7 +31,8 @@ from clozify.tokens import Ragged
 def untrained(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions) -> dict[str, Any]:
     """Every pair's accuracy before any training: on T, for the weights; on the test rows, the paper's lines 1 and 2."""
     pairs = [[pair.pattern.text, pair.verbalizer.model_dump()] for pair in plan.task.pairs]
-    key = key_of(step="untrained", pairs=pairs, **plan.shared_key)
+    truth = None if plan.test is None else key_of(labels=plan.test.labels.tolist())
+    key = key_of(step="untrained", pairs=pairs, truth=truth, **plan.shared_key)
     place = folder.job("untrained", key) / "untrained.json"
     if not place.exists():
         plan.say("scoring the labelled and test rows before training")
@@ -74,6 +75,8 @@ def untrained_on_pile(plan: Plan, folder: RunFolder, model: ClozeModel, question
         questions.keep(model, plan.unlabeled)
         with folder.writing("untrained", key) as beside:
             np.save(beside / "pile.npy", _scored(plan, model, questions.only(place), plan.unlabeled)[0])
+            if plan.test is not None:
+                np.save(beside / "test.npy", _scored(plan, model, questions.only(place), plan.test)[0])
         plan.say(f"{name}  scored the pile in {time.monotonic() - started:,.0f} s")
     return members
 
@@ -174,6 +177,7 @@ def _train_member(
 
     def on_dev() -> NDArray[np.float32]:
         assert plan.dev is not None
+        questions.keep(model, plan.dev)
         return _scored(plan, model, question, plan.dev)[0]  # type: ignore[no-any-return]
 
     steps = _section(plan).steps(len(labels))

@@ -61,7 +61,7 @@ def prepare(
 
     check_trackers(trackers)
     if how.backslashes_to_spaces:
-        loaded = loaded.model_copy(update={"line_breaks": [*loaded.line_breaks, "\\"]})
+        loaded = loaded.changed(line_breaks=[*loaded.line_breaks, "\\"])
 
     def rows_of(source: str | Path | Rows) -> Rows:
         return source.under(loaded) if isinstance(source, Rows) else read(source, loaded, column_of)
@@ -74,6 +74,13 @@ def prepare(
     given = no_rows(loaded) if labeled is None else with_labels(rows_of(labeled), warnings, "labelled")
     if examples is not None and labeled is not None:
         given = few_shot(given, examples, how.seed if how.selection == "random" else None)
+    if len(given) == 0 and method != "ipet":
+        raise DataError(f"The method '{method}' needs labelled rows, and 0 were asked for; without any, there is ipet.")
+    without = [
+        loaded.labels[place] for place in np.flatnonzero(np.bincount(given.labels, minlength=len(loaded.labels)) == 0)
+    ]
+    if without and len(given):
+        warnings.append(f"No labelled row has the label {listed(without, 5)}, so little will be learned of it.")
     tests = None if test is None else with_labels(rows_of(test), warnings, "test")
     devs = None if dev is None else with_labels(rows_of(dev), warnings, "development")
     pile = None if unlabeled is None else rows_of(unlabeled)
@@ -86,6 +93,8 @@ def prepare(
             )
         if len(pile) == 0:
             raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
+    for rows in (given, pile, tests, devs):
+        warnings += [said for said in (rows.warnings if rows is not None else []) if said not in warnings]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Plan(
         loaded,
@@ -150,6 +159,7 @@ def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         plan.say(f"note: {warning}")
     if plan.method == "supervised":
         metrics: dict[str, Any] = {"supervised": train_classifiers(plan, folder, None)}
+        folder.remove("ensemble.json", "labels.parquet")  # what an earlier run left here is not this run's
     else:
         metrics = _pet(plan, folder)
     metrics |= {"method": plan.method, "task": plan.task.name, "model": plan.model, "recipe": plan.recipe.name}
@@ -190,6 +200,8 @@ def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     folder.write_json(
         "ensemble.json",
         {
+            "task": plan.task.model_dump(),
+            "recipe": plan.recipe.model_dump(),
             "weights": [
                 {"member": member["folder"].name, "pair": plan.task.pairs[member["pair"]].name, "seed": member["seed"],
                  "weight": weight}

@@ -66,7 +66,7 @@ class Plan:
         return Accelerator(
             cpu=self.device == "cpu",
             mixed_precision="bf16" if self.device == "cuda" else "no",
-            log_with=list(self.trackers) or None,
+            log_with=list(self.trackers) if self.trackers and self.output is not None else None,
             project_dir=None if self.output is None else str(self.output / "trackers"),
         )
 
@@ -102,10 +102,8 @@ class Plan:
                 found[name] = {"rows": len(rows), "texts": digest}
         found["labeled"]["labels"] = key_of(labels=self.labeled.labels.tolist())
         if self.dev is not None:
-            found["dev"] |= {
-                "labels": key_of(labels=self.dev.labels.tolist()),
-                "settings": self.recipe.dev.model_dump(),
-            }
+            found["dev"]["labels"] = key_of(labels=self.dev.labels.tolist())
+            found["dev"]["settings"] = self.recipe.dev.model_dump() | {"metric": self.task.metric}
         return found
 
     @staticmethod

@@ -48,7 +48,7 @@ class Finished:
         """The task that was trained for."""
         if self.classifier is not None:
             return load_task(self.classifier / TASK_FILE)
-        return Task.model_validate(json.loads((self.folder / "run.json").read_text())["task"])
+        return Task.model_validate(json.loads((self.folder / "ensemble.json").read_text())["task"])
 
     def probabilities(self, rows: Rows) -> NDArray[np.float64]:
         """(rows, labels)."""
@@ -67,7 +67,7 @@ class Finished:
 
     def _by_ensemble(self, rows: Rows) -> NDArray[np.float64]:
         known = json.loads((self.folder / "ensemble.json").read_text())["weights"]
-        recipe = Recipe.model_validate(json.loads((self.folder / "run.json").read_text())["recipe"])
+        recipe = Recipe.model_validate(json.loads((self.folder / "ensemble.json").read_text())["recipe"])
         names = [pair.name for pair in self.task.pairs]
         scores = []
         with progress("predicting", len(rows) * len(known)) as advance:
@@ -100,4 +100,4 @@ def evaluate_run(folder: str | Path, data: str | Path, column_of: Mapping[str, s
     warnings: list[str] = []
     rows = with_labels(read(data, finished.task, column_of), warnings, "test")
     found = in_detail(rows.labels, finished.probabilities(rows), finished.task.labels)
-    return {"data": str(data), "rows": len(rows), **found, "warnings": warnings}
+    return {"data": str(data), "rows": len(rows), **found, "warnings": warnings + rows.warnings}

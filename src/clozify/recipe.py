@@ -164,7 +164,7 @@ class Recipe(Section):
     """Everything that decides a run's numbers apart from the task, the data and the model."""
 
     name: str = "paper"
-    seed: int = Field(42, description="The first seed; repetitions count on from it.")
+    seed: int = Field(42, ge=0, description="The first seed; repetitions count on from it.")
     repetitions: int = Field(3, ge=1, description="Models for each pair, and trainings of the final classifier.")
     max_seq_length: int = Field(256, ge=8, description="The most tokens of a row.")
     language_modeling: bool = Field(

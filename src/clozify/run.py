@@ -47,7 +47,9 @@ class RunFolder:
         if self.path.is_file():
             raise RunError(f"The run cannot go to '{path}': that is a file; name a folder.")
         self.path.mkdir(parents=True, exist_ok=True)
-        strangers = [p.name for p in self.path.iterdir() if not (self.path / "run.json").exists() and p.name != ".lock"]
+        own = {".lock", "log.txt", "run.json"}  # a run that was killed early has these alone
+        known = (self.path / "run.json").exists()
+        strangers = [p.name for p in self.path.iterdir() if not known and p.name not in own and p.suffix != ".part"]
         if strangers:
             raise RunError(f"The folder '{path}' holds '{strangers[0]}' but no run; name an empty or a new folder.")
         self._lock = (self.path / ".lock").open("w")

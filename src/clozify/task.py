@@ -96,6 +96,10 @@ class Task(BaseModel):
     line_breaks: list[str] = []
     verbalizers: list[Verbalizer] = Field(min_length=1)
 
+    def changed(self, **update: Any) -> Task:
+        """The same task with other content; checked, and without what was worked out from the old one."""
+        return Task.model_validate(self.model_dump() | update)
+
     @property
     def labels(self) -> list[str]:
         """The set L of the paper, in the order of the file."""

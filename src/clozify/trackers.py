@@ -6,6 +6,7 @@ of steps for the whole run, and the run's numbers at its end.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,6 +45,11 @@ def flat(content: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
+def plain(name: str) -> str:
+    """A name that every tracker takes: MLflow allows no comma, for one."""
+    return re.sub(r"[^/\w.\- ]", "_", name)
+
+
 class Tracking:
     """One run's trackers; with none it does nothing but count steps."""
 
@@ -65,13 +71,13 @@ class Tracking:
                 nonlocal done
                 advance(step - done)
                 done = step
-                self.accelerator.log({f"{name}/loss": loss}, step=self.steps + step)
+                self.accelerator.log({plain(f"{name}/loss"): loss}, step=self.steps + step)
 
             yield on_step
         self.steps += done
 
     def finish(self, metrics: Mapping[str, Any]) -> None:
         """Tell the trackers what came of it."""
-        numbers = {name: value for name, value in flat(metrics).items() if isinstance(value, int | float)}
+        numbers = {plain(name): value for name, value in flat(metrics).items() if isinstance(value, int | float)}
         self.accelerator.log(numbers, step=self.steps)
         self.accelerator.end_training()

@@ -40,6 +40,8 @@ def seed_everything(seed: int) -> np.random.Generator:
 
 def endless(rows: int, count: int, chance: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """`count` row numbers at a time, for ever: pass after pass in a new order, also when there are fewer rows."""
+    if rows == 0:
+        raise TrainingError("There are no rows to train on.")
     waiting = np.empty(0, dtype=np.int64)
     while True:
         while len(waiting) < count:

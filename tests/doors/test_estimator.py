@@ -475,3 +475,9 @@ def test_scikit_learn_s_own_checks_pass(tiny_folder):
     assert not [(check["check_name"], check["exception"]) for check in done if check["status"] == "failed"]
     assert {check["check_name"] for check in done if check["status"] == "xfail"} == set(EXPECTED)
     assert sum(check["status"] == "passed" for check in done) > 40
+
+
+def test_texts_are_cleaned_in_predict_as_they_were_in_fit(make):
+    """A recipe may turn backslashes into spaces; to predict without that is to read other texts than were learned."""
+    estimator = make(recipe="original-code").fit(TEXTS, LABELS)
+    assert np.array_equal(estimator.predict_proba(["a\\fine\\game"]), estimator.predict_proba(["a fine game"]))

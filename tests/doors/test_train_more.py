@@ -159,3 +159,79 @@ def test_the_command_line_takes_a_development_file_and_trackers(files, tiny_fold
         cli.main()
     assert not end.value.code
     assert json.loads(capsys.readouterr().out)["rows"]["dev"] == 40
+
+
+def test_no_labelled_rows_where_some_are_needed_is_an_error_and_no_endless_loop(run, files):
+    for method in ("pet", "supervised"):
+        with pytest.raises(ClozifyError, match="needs labelled rows, and 0 were asked for"):
+            run(method=method, examples=0)
+    assert not (files / "run").exists()
+
+
+def test_a_run_killed_before_its_first_job_goes_on(run, files):
+    """A folder with a log alone must not count as somebody else's."""
+    (files / "run").mkdir()
+    (files / "run" / "log.txt").write_text("started\n")
+    (files / "run" / ".run.json.part").write_text("{")
+    assert run()["classifier"]["accuracy"] >= 0
+
+
+def test_labels_that_were_corrected_change_every_number(run, files):
+    before = run()
+    frame = pd.read_csv(files / "test.csv")
+    frame.assign(label=3 - frame["label"]).to_csv(files / "test.csv", index=False)
+    after = run()
+    for name in ("unsupervised", "ensemble", "classifier"):
+        assert after[name]["accuracy"] == pytest.approx(1 - before[name]["accuracy"])
+
+
+def test_a_task_that_gets_aliases_reaches_the_classifier_without_new_training(run, files):
+    from clozify.predict import evaluate_run
+
+    run()
+    pd.read_csv(files / "test.csv").replace({"label": {1: 0, 2: 1}}).to_csv(files / "named.csv", index=False)
+    text = (files / "task.toml").read_text()
+    (files / "task.toml").write_text(text.replace('name = "stars"', 'name = "stars"\naliases = [["0", "1"]]'))
+    lines = []
+    run(say=lines.append)
+    assert sum("already there" in line for line in lines) == 6
+    assert evaluate_run(files / "run", files / "named.csv")["rows"] == 40
+
+
+def test_the_command_line_shows_a_run_that_had_development_but_no_test_rows(files, tiny_folder, monkeypatch, capsys):
+    from clozify import cli
+
+    monkeypatch.chdir(files)
+    command = "clozify train task.toml --labeled labeled.csv --unlabeled pile.csv --dev test.csv --output run --quiet"
+    command += f" --model {tiny_folder('bert')}" + "".join(f" --set {setting}" for setting in SETTINGS)
+    monkeypatch.setattr(sys, "argv", command.split())
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    assert "On the development rows" in capsys.readouterr().out
+
+
+def test_a_plan_times_few_steps_whatever_decides_their_number(files, tiny_folder):
+    from clozify.estimate import estimate
+
+    settings = [*SETTINGS, "finetune.num_train_epochs=3000", "distill.exact_steps=false"]
+    given = {"unlabeled": files / "pile.csv", "model": str(tiny_folder("bert")), "trackers": ["tensorboard"]}
+    cost = estimate(prepare(files / "task.toml", files / "labeled.csv", settings=settings, **given))
+    assert cost["steps_a_member"] == 7500  # and not taken for the estimate
+    assert cost["seconds"] > 0
+    assert estimate(prepare(files / "task.toml", method="ipet", settings=settings, **given))["members"] == 16
+
+
+def test_a_supervised_run_forgets_the_ensemble_that_was_there(run, files):
+    run()
+    run(method="supervised", unlabeled=None)
+    assert not (files / "run" / "ensemble.json").exists()
+    assert not (files / "run" / "labels.parquet").exists()
+
+
+def test_a_task_that_is_changed_forgets_what_was_worked_out_from_the_old_one(files):
+    from clozify.task import load_task
+
+    task = load_task(files / "task.toml")
+    assert len(task.pairs) == 2
+    assert len(task.changed(patterns=task.patterns[:1]).pairs) == 1

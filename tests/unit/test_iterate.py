@@ -42,6 +42,7 @@ def test_a_set_quintuples_and_keeps_the_ratio_of_the_labels():
 def test_without_labelled_rows_ten_are_drawn_and_a_remainder_goes_to_the_first_labels():
     none = np.zeros(4, dtype=np.int64)
     assert first_counts(4, PAPER).tolist() == [3, 3, 2, 2]
+    assert first_counts(14, PAPER).tolist() == [1] * 14  # each label gets one, else it would never be learned
     assert counts_to_draw(none, 1, 10_000, PAPER)[0].tolist() == [3, 3, 2, 2]
     assert counts_to_draw(none, 3, 10_000, PAPER)[0].tolist() == [75, 75, 50, 50]
 

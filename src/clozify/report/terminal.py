@@ -182,7 +182,7 @@ def show_run(console: Console, metrics: dict[str, Any]) -> None:
     }
     for key, name in names.items():
         found = metrics.get(key)
-        if not found:
+        if not found or "accuracy" not in found:
             continue
         spread = [f" ±{percent(found[f'{m}_std'])}" if found.get(f"{m}_std") else "" for m in ("accuracy", "macro_f1")]
         table.add_row(name, percent(found["accuracy"]) + spread[0], percent(found["macro_f1"]) + spread[1])
@@ -192,6 +192,9 @@ def show_run(console: Console, metrics: dict[str, Any]) -> None:
         console.print(table)
     else:
         console.print(Text("There were no test rows to measure on (--test)."))
+    for key in ("classifier", "supervised"):
+        if dev := metrics.get(key, {}).get("dev_each"):
+            console.print(Text(f"On the development rows, each training's best: {', '.join(map(percent, dev))}."))
     show_remarks(console, metrics["warnings"])
 
 

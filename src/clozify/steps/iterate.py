@@ -41,8 +41,11 @@ def count_generations(rows: int, settings: IPet) -> int:
 
 
 def first_counts(labels: int, settings: IPet) -> NDArray[np.int64]:
-    """c_1(l) without labelled rows: 10 / |L|, a remainder going one each to the first labels."""
-    share, rest = divmod(settings.zero_shot_examples, labels)
+    """c_1(l) without labelled rows: 10 / |L|, a remainder going one each to the first labels.
+
+    With more labels than that each gets one row: a label that starts with none would never be learned.
+    """
+    share, rest = divmod(max(settings.zero_shot_examples, labels), labels)
     return np.array([share + (place < rest) for place in range(labels)], dtype=np.int64)
 
 

@@ -142,7 +142,7 @@ class Curve:
         count = int((high - low) / STEP) + 2
         if count < len(at):
             place = (at - np.float32(low)) / np.float32(STEP)
-            left = place.astype(np.int64)
+            left = np.minimum(place.astype(np.int64), count - 2)  # float32 may round up to the last point
             self.points = (low + STEP * np.arange(count)).astype(np.float32)
             self._between = left, place - left
 

@@ -1,174 +1,144 @@
-"""Accuracy on AG's News against the supervised baseline: the paper's sizes, data selection and test set.
+"""Accuracy on AG's News: supervised training, PET and iPET, with the paper's sizes, data selection and test set.
 
-A cell is one run, cut into parts that run side by side in processes of their own: the members of each pair, then each
-training of the classifier. What they compute is what `clozify train` computes one after another. The variable
-CLOZIFY_AGNEWS_FOLDER names a folder with `train_first1000_per_class.csv`, `train_pool.csv` and `test.csv`
-(headerless: class, title, description). `--held-out 3000` measures on the pool's last rows, which then are not in the
-pile, and leaves the test rows alone: for trying settings out.
+Every size of T is a process of its own, which trains `--at-once` models at a time; what it does is what `clozify train`
+does. PET and iPET share a run folder, and so M^0. The variable CLOZIFY_AGNEWS_FOLDER names a folder with
+`train_first1000_per_class.csv`, `train_pool.csv` and `test.csv` (headerless: class, title, description). `--held-out
+3000` measures on rows of the pool, evenly spread, which then are not in the pile, and leaves the test rows alone: for
+trying settings out.
 
-    python benchmarks/accuracy.py --output runs --examples 10,50,100 --model builtin --recipe paper [--set NAME=VALUE]
+    python benchmarks/accuracy.py --output runs --examples 0,10,50,100 --methods supervised,pet,ipet --model builtin
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-PAPER = {  # RoBERTa (large): supervised, PET
-    10: (25.0, 87.5),
-    50: (82.1, 86.3),
-    100: (86.0, 88.3),
+PAPER = {  # RoBERTa (large), Table 1: unsupervised mean, supervised, PET, iPET
+    0: (69.5, None, None, 87.5),
+    10: (69.5, 25.0, 87.5, 89.3),
+    50: (69.5, 82.1, 86.3, 88.4),
+    100: (69.5, 86.0, 88.3, 89.6),
 }
 
 
-@dataclass
-class Asked:
-    """What the cells share."""
-
-    output: str
-    model: str
-    recipe: str
-    settings: list[str]
-    held_out: int
-
-
-def part(asked: Asked, size: int, what: str, number: int) -> None:
-    """One part of a cell: `members` of a pair, `pet` or `supervised` with one training of the classifier."""
-    from clozify.cloze import load_model
+def cell(asked: dict[str, Any], size: int) -> None:
+    """All methods with so many examples; each one's numbers lie in a file of their own."""
+    from clozify import train
     from clozify.data import read
-    from clozify.members import first_jobs, train_members
-    from clozify.pet import _run, prepare
-    from clozify.questions import ask
-    from clozify.run import RunFolder
-    from clozify.task import Task, load_task
+    from clozify.task import load_task
 
     data = Path(os.environ["CLOZIFY_AGNEWS_FOLDER"])
-    task = load_task("agnews")
-    whole = task
-    if what == "members":
-        task = Task.model_validate(task.model_dump() | {"patterns": [task.patterns[number]]})
+    task = load_task(asked["task"])
     pile, test = read(data / "train_pool.csv", task), read(data / "test.csv", task)
-    if asked.held_out:
-        rows = np.arange(len(pile))
-        pile, test = pile.select(rows[: -asked.held_out]), pile.select(rows[-asked.held_out :])
-    plan = prepare(
-        task,
-        data / "train_first1000_per_class.csv",
-        unlabeled=None if what == "supervised" else pile,
-        test=test,
-        examples=size,
-        model=asked.model,
-        method="supervised" if what == "supervised" else "pet",
-        recipe=asked.recipe,
-        settings=asked.settings,
-        say=lambda line: print(line, flush=True),
-    )
-    place = Path(asked.output) / f"{what}-{size}-{number}"
-    with RunFolder(place) as folder:
-        if what == "members":
-            seeds = plan.seeds(len(whole.pairs))[number]
-            plan.seeds = lambda trainings=1: [seeds]  # type: ignore[method-assign]
-            folder.write_json("run.json", {})
-            model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
-            train_members(plan, folder, model, ask(model, task, plan.labeled, plan.recipe.wording), first_jobs(plan))
-            return
-        of_members, (seeds,) = plan.seeds(len(task.pairs)), plan.seeds()
-        plan.seeds = lambda trainings=1: of_members if trainings > 1 else [[seeds[number]]]  # type: ignore[method-assign]
-        for members in Path(asked.output).glob(f"members-{size}-*/members/*"):
-            if what == "pet" and not (place / "members" / members.name).exists():
-                shutil.copytree(members, place / "members" / members.name)
-        _run(plan, folder)
+    if held_out := asked["held_out"]:
+        chosen = np.linspace(0, len(pile) - 1, held_out).astype(int)
+        pile, test = pile.select(np.setdiff1d(np.arange(len(pile)), chosen)), pile.select(chosen)
+    for method in asked["methods"]:
+        if size == 0 and method != "ipet":
+            continue
+        place = Path(asked["output"]) / f"{'supervised' if method == 'supervised' else 'pet'}-{size}"
+        found = train(
+            task,
+            data / "train_first1000_per_class.csv" if size else None,
+            place,
+            unlabeled=None if method == "supervised" else pile,
+            test=test,
+            examples=size or None,
+            at_once=asked["at_once"],
+            model=asked["model"],
+            method=method,
+            recipe=asked["recipe"],
+            settings=asked["settings"],
+            say=lambda line: print(line, flush=True),
+        )
+        (Path(asked["output"]) / f"{method}-{size}.json").write_text(json.dumps(found, indent=2))
 
 
-def in_order(asked: Asked, jobs: list[tuple[int, str, int]], at_once: int) -> None:
-    """Run parts side by side; each one's log lies beside its folder."""
-    waiting, running = list(jobs), dict[subprocess.Popen[bytes], tuple[int, str, int]]()
-    Path(asked.output).mkdir(parents=True, exist_ok=True)
-    while waiting or running:
-        for process in [process for process in running if process.poll() is not None]:
-            job = running.pop(process)
-            if process.returncode:
-                print(f"{job} failed with {process.returncode}; see its log.", file=sys.stderr, flush=True)
-        while waiting and len(running) < at_once:
-            job = waiting.pop(0)
-            log = (Path(asked.output) / f"{job[1]}-{job[0]}-{job[2]}.log").open("wb")
-            command = [sys.executable, __file__, "--part", json.dumps([vars(asked), *job])]
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            running[subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)] = job
-        time.sleep(0.5)
+def numbers(output: str, method: str, size: int) -> dict[str, Any] | None:
+    """What a method reached, where it was run."""
+    file = Path(output) / f"{method}-{size}.json"
+    found: dict[str, Any] | None = json.loads(file.read_text()) if file.exists() else None
+    return found
 
 
-def spread(values: list[float]) -> str:
+def mean(found: dict[str, Any] | None, part: str) -> str:
     """Mean and standard deviation in percent."""
-    if not values:
+    if found is None or part not in found:
         return "not run"
-    deviation = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-    return f"{100 * np.mean(values):.1f}{deviation}"
+    spread = found[part].get("accuracy_std")
+    return f"{100 * found[part]['accuracy']:.1f}" + (f" ± {100 * spread:.1f}" if spread else "")
 
 
-def show(asked: Asked, sizes: list[int]) -> None:
+def show(asked: dict[str, Any], sizes: list[int]) -> None:
     """The table, beside the paper's."""
-    print(f"AG's News, {asked.model}, recipe {asked.recipe} {' '.join(asked.settings)}")
-    print("| examples | unsupervised | supervised | pairs, min-max | ensemble | PET | paper: supervised | paper: PET |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(f"AG's News, {asked['model']}, recipe {asked['recipe']} {' '.join(asked['settings'])}")
+    columns = (
+        "examples | unsupervised, mean (best) | supervised | pairs, min-max | ensemble | PET | iPET ensemble | iPET"
+    )
+    print(f"| {columns} | paper: unsupervised, supervised, PET, iPET |\n" + "|---" * 9 + "|")
     for size in sizes:
-        runs: dict[str, list[dict[str, Any]]] = {
-            what: [
-                json.loads(file.read_text())
-                for file in sorted(Path(asked.output).glob(f"{what}-{size}-*/metrics.json"))
-            ]
-            for what in ("pet", "supervised")
-        }
-        first = runs["pet"][0] if runs["pet"] else None
+        supervised, pet, ipet = (numbers(asked["output"], method, size) for method in ("supervised", "pet", "ipet"))
+        first = pet or ipet
+        before = first["unsupervised"] if first else None
         cells = [
-            spread([first["unsupervised"]["accuracy"]] if first else []),
-            spread([run["supervised"]["accuracy"] for run in runs["supervised"]]),
-            f"{100 * first['members']['min']:.1f}-{100 * first['members']['max']:.1f}" if first else "not run",
-            spread([first["ensemble"]["accuracy"]] if first else []),
-            spread([run["classifier"]["accuracy"] for run in runs["pet"]]),
-            *(str(share) for share in PAPER.get(size, ("", ""))),
+            f"{100 * before['accuracy']:.1f} ({100 * before['best']:.1f})" if before else "not run",
+            mean(supervised, "supervised"),
+            f"{100 * pet['members']['min']:.1f}-{100 * pet['members']['max']:.1f}" if pet else "not run",
+            mean(pet, "ensemble"),
+            mean(pet, "classifier"),
+            mean(ipet, "ensemble"),
+            mean(ipet, "classifier"),
+            ", ".join("-" if share is None else str(share) for share in PAPER.get(size, ())),
         ]
         print(f"| {size} | " + " | ".join(cells) + " |", flush=True)
+        for generation in (ipet or {}).get("generations", []):
+            told = {name: generation.get(name) for name in ("generation", "training_rows", "accuracy", "agreement")}
+            print(f"  {told}", file=sys.stderr)
 
 
 def main(
     output: Annotated[str, typer.Option(help="Where the runs go; given again, they go on where they were.")] = "runs",
     examples: Annotated[str, typer.Option(help="Sizes of T, with commas between them.")] = "10,50,100",
     methods: Annotated[str, typer.Option(help="Which methods.")] = "supervised,pet",
+    task: Annotated[str, typer.Option(help="Another task file for the same rows, with other words say.")] = "agnews",
     model: Annotated[str, typer.Option(help="The model.")] = "builtin",
     recipe: Annotated[str, typer.Option(help="The recipe.")] = "paper",
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe.")] = None,
     held_out: Annotated[int, typer.Option(help="Measure on so many rows of the pool instead of the test rows.")] = 0,
-    at_once: Annotated[int, typer.Option(help="Parts that run side by side.")] = 1,
-    one_part: Annotated[str | None, typer.Option("--part", hidden=True)] = None,
+    at_once: Annotated[int, typer.Option(help="Models that each size trains at a time.")] = 1,
+    sizes_at_once: Annotated[int, typer.Option(help="Sizes that are run at a time.")] = 1,
+    one: Annotated[str | None, typer.Option("--one", hidden=True)] = None,
 ) -> None:
     """Run the cells asked for and print them as a Markdown table beside the paper's."""
     if not os.environ.get("CLOZIFY_AGNEWS_FOLDER"):
         sys.exit("Set CLOZIFY_AGNEWS_FOLDER to the folder with AG's News' files; see the top of this script.")
-    if one_part:
-        shared, size, what, number = json.loads(one_part)
-        part(Asked(**shared), size, what, number)
+    if one:
+        cell(*json.loads(one))
         return
-    from clozify.recipe import load_recipe
-    from clozify.task import load_task
+    from clozify.executors.local import shared_gpu
 
-    asked = Asked(output, model, recipe, settings or [], held_out)
-    sizes, repetitions = [int(size) for size in examples.split(",")], load_recipe(recipe, settings or []).repetitions
-    pairs = len(load_task("agnews").pairs)
-    jobs = [(size, "members", pair) for size in sizes for pair in range(pairs)] if "pet" in methods else []
-    in_order(asked, jobs, at_once)
-    jobs = [(size, what, number) for what in methods.split(",") for size in sizes for number in range(repetitions)]
-    in_order(asked, jobs, at_once)
+    asked: dict[str, Any] = {"output": output, "model": model, "recipe": recipe, "settings": settings or []}
+    asked |= {"methods": methods.split(","), "held_out": held_out, "at_once": at_once, "task": task}
+    sizes = [int(size) for size in examples.split(",")]
+    Path(output).mkdir(parents=True, exist_ok=True)
+
+    def run(size: int) -> None:
+        with (Path(output) / f"log-{size}.txt").open("ab") as log:
+            command = [sys.executable, __file__, "--one", json.dumps([asked, size])]
+            if subprocess.run(command, stdout=log, stderr=log).returncode:
+                print(f"{size} examples failed; see {output}/log-{size}.txt", file=sys.stderr, flush=True)
+
+    with shared_gpu(), ThreadPoolExecutor(sizes_at_once) as pool:
+        list(pool.map(run, sizes))
     show(asked, sizes)
 
 

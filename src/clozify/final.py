@@ -1,6 +1,6 @@
 """The final classifier, trained once a repetition: on soft labels (section 3.3) or on T alone (supervised baseline).
 
-In: a run's plan and, for distillation, the pile's soft labels. Out: the first classifier's folder, the numbers of all.
+In: a run's bench and, for distillation, the pile's soft labels. Out: the first classifier's folder, the numbers of all.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,20 @@ import torch
 from numpy.typing import NDArray
 
 from clozify.baselines.supervised import supervised
+from clozify.bench import Bench
 from clozify.classifier import TASK_FILE, Classifier, new_classifier
 from clozify.data import Rows
 from clozify.metrics import in_detail, softmax
 from clozify.plan import Plan
-from clozify.run import RunFolder, key_of
+from clozify.run import key_of
 from clozify.steps.annotate import TOKENS_A_BATCH
 from clozify.steps.distill import distill
 from clozify.training import seed_everything
 
 
-def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32] | None) -> dict[str, Any]:
+def train_classifiers(bench: Bench, targets: NDArray[np.float32] | None) -> dict[str, Any]:
     """Train the classifier once a repetition; the first is kept. Its numbers: mean and standard deviation."""
+    plan, folder = bench.plan, bench.folder
     section = plan.recipe.distill if targets is not None else plan.recipe.supervised
     kind = "classifier" if targets is not None else "supervised"
     shared = {
@@ -42,35 +45,23 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
         "attention_dropout": plan.recipe.attention_dropout,
         "balance": plan.recipe.balance if targets is None else None,
     }
-    results: list[dict[str, Any]] = []
     places: list[Path] = []
+    works: list[ClassifierWork] = []
     (seeds,) = plan.seeds()
     for number, seed in enumerate(seeds):
         # part of the key: with another first seed, another repetition's weights are wanted
         kept = number == 0 or plan.dev is not None
         key = key_of(step=kind, seed=seed, kept=kept, **shared)
-        place = folder.job("classifiers", key)
-        places.append(place)
+        places.append(folder.job("classifiers", key))
         name = f"{kind} {number + 1}/{len(seeds)}  seed {seed}"
-        if (place / "classifier.json").exists():
+        if (places[-1] / "classifier.json").exists():
             plan.say(f"{name}  already there")
         else:
-            started = time.monotonic()
-            chance = seed_everything(seed)
-            classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
-            course, looks = _fit(plan, classifier, targets, chance, name)
-            with folder.writing("classifiers", key) as beside:
-                if plan.test is not None:
-                    np.save(beside / "test.npy", _classified(plan, classifier, plan.test))
-                if kept:
-                    classifier.save(beside / "model")
-                seconds = time.monotonic() - started
-                (beside / "classifier.json").write_text(
-                    json.dumps({"seed": seed, "loss": course, "dev": looks, "seconds": seconds}, indent=2)
-                )
-            on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
-            plan.say(f"{name}  loss {course[-1] if course else float('nan'):.4f}{on_dev_rows}  in {seconds:,.0f} s")
-        if plan.test is not None:
+            works.append(ClassifierWork(name, key, seed, kept, targets))
+    bench.carry_out(works, "classifiers")
+    results: list[dict[str, Any]] = []
+    if plan.test is not None:
+        for place in places:
             probabilities = softmax(np.load(place / "test.npy").astype(np.float64))
             results.append(in_detail(plan.test.labels, probabilities, plan.task.labels))
     chosen, dev = _chosen(places)
@@ -87,6 +78,36 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
         summary[f"{metric}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         summary[f"{metric}_each"] = values
     return summary | {"labels": first["labels"], "confusion": first["confusion"]}
+
+
+@dataclass(frozen=True)
+class ClassifierWork:
+    """The work of training one classifier, measuring it and perhaps keeping it."""
+
+    name: str
+    key: str
+    seed: int
+    kept: bool  # its weights
+    targets: NDArray[np.float32] | None  # soft labels, (rows, labels)
+
+    def do(self, bench: Bench) -> str:
+        """Train it from the pretrained encoder; returns what to say of it."""
+        bench.release()  # the masked language model has done its part
+        plan, started = bench.plan, time.monotonic()
+        chance = seed_everything(self.seed)
+        classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
+        course, looks = _fit(plan, classifier, self.targets, chance, self.name)
+        with bench.folder.writing("classifiers", self.key) as beside:
+            if plan.test is not None:
+                np.save(beside / "test.npy", _classified(plan, classifier, plan.test))
+            if self.kept:
+                classifier.save(beside / "model")
+            seconds = time.monotonic() - started
+            (beside / "classifier.json").write_text(
+                json.dumps({"seed": self.seed, "loss": course, "dev": looks, "seconds": seconds}, indent=2)
+            )
+        on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
+        return f"loss {course[-1] if course else float('nan'):.4f}{on_dev_rows}  in {seconds:,.0f} s"
 
 
 def _chosen(places: list[Path]) -> tuple[int, list[float]]:

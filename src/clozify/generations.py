@@ -1,6 +1,6 @@
 """iPET: generations of members, each trained on T and on rows of the pile that others labelled for it (section 3.4).
 
-In: a run's plan, a `ClozeModel`, and the pairs' weights. Out: the last generation's members, as of basic PET, and what
+In: a run's bench and the pairs' weights. Out: the last generation's members, as of basic PET, and what
 happened on the way. Without labelled rows M^0 is the untrained pairs. All choices of chance depend on the recipe's
 seed, the generation and the member alone, so a run that was stopped makes the same ones again.
 """
@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.cloze import ClozeModel
+from clozify.bench import Bench
 from clozify.errors import RecipeError
 from clozify.members import Drawn, Job, first_jobs, member_metrics, train_members, untrained_on_pile
 from clozify.metrics import softmax
 from clozify.plan import Plan
-from clozify.questions import Questions
-from clozify.run import RunFolder
 from clozify.steps.combine import combine
 from clozify.steps.iterate import Selection, choose_teachers, count_generations, counts_to_draw, iterate
 
@@ -30,9 +28,10 @@ def generation_numbers(plan: Plan) -> list[int]:
 
 
 def train_generations(
-    plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions, weights: list[float], keep: bool
+    bench: Bench, weights: list[float], keep: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The members of the last generation, and of every generation its numbers; `weights` are the pairs'."""
+    plan = bench.plan
     assert plan.unlabeled is not None
     numbers = generation_numbers(plan)
     zero_shot = len(plan.labeled) == 0
@@ -44,11 +43,11 @@ def train_generations(
     first = first_jobs(plan, keep=keep and not numbers)
     teachers = _teachers(plan, first, numbers, zero_shot)
     if zero_shot:
-        members = untrained_on_pile(plan, folder, model, questions)
+        members = untrained_on_pile(bench)
     else:
         asked = _needed(teachers, 0)
         jobs = first if asked is None else [Job(j.pair, j.seed, None, n in asked) for n, j in enumerate(first)]
-        members = train_members(plan, folder, model, questions, jobs, "generation 0, member")
+        members = train_members(bench, jobs, "generation 0, member")
     story = [_told(plan, 0, members, weights, None)]
     for place, number in enumerate(numbers):
         selections = _selections(plan, members, weights, teachers[place], number, zero_shot and place == 0)
@@ -63,7 +62,7 @@ def train_generations(
             )
             for n, (job, chosen) in enumerate(zip(first, selections, strict=True))
         ]
-        before, members = members, train_members(plan, folder, model, questions, jobs, f"generation {number}, member")
+        before, members = members, train_members(bench, jobs, f"generation {number}, member")
         story.append(_told(plan, number, members, weights, before, selections))
     return members, story
 

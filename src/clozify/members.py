@@ -1,7 +1,7 @@
 """The ensemble's members: every pair times every seed (section 3.3, step 1), and the pairs before any training.
 
-In: a run's plan and a `ClozeModel`. Out: for each member its raw scores of the pile and the test rows. Scores are the
-artifact, not the model: a member's weights are dropped once it has scored, unless they are the result.
+In: a run's bench. Out: for each member its raw scores of the pile and the test rows. Scores are the artifact, not the
+model: a member's weights are dropped once it has scored, unless they are the result.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.cloze import ClozeModel
+from clozify.bench import Bench
 from clozify.data import Rows
 from clozify.encode import Encoded
 from clozify.metrics import evaluate
 from clozify.plan import Plan
 from clozify.questions import Questions
 from clozify.recipe import Training
-from clozify.run import RunFolder, key_of
+from clozify.run import key_of
 from clozify.steps.annotate import annotate
 from clozify.steps.finetune import finetune
 from clozify.tokens import Ragged
 
 
-def untrained(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions) -> dict[str, Any]:
+def untrained(bench: Bench) -> dict[str, Any]:
     """Every pair's accuracy before any training: on T, for the weights; on the test rows, the paper's lines 1 and 2."""
+    plan, folder = bench.plan, bench.folder
     pairs = [[pair.pattern.text, pair.verbalizer.model_dump()] for pair in plan.task.pairs]
     truth = None if plan.test is None else key_of(labels=plan.test.labels.tolist())
     key = key_of(step="untrained", pairs=pairs, truth=truth, **plan.shared_key)
@@ -40,7 +41,7 @@ def untrained(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Quest
         for name, rows in (("labeled", plan.labeled), ("test", plan.test)):
             if rows is None or len(rows) == 0:
                 continue
-            scores = _scored(plan, model, questions, rows)
+            scores = _scored(bench, bench.questions, rows)
             each = [evaluate(rows.labels, of_pair.argmax(axis=-1), scores.shape[-1]) for of_pair in scores]
             if name == "labeled":
                 found["accuracy_on_labeled"] = [result["accuracy"] for result in each]
@@ -54,13 +55,14 @@ def untrained(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Quest
     return result
 
 
-def _scored(plan: Plan, model: ClozeModel, questions: Questions, rows: Rows) -> NDArray[np.float32]:
-    parts = [part for _, part in annotate(model, questions, rows, plan.recipe.max_seq_length)]
+def _scored(bench: Bench, questions: Questions, rows: Rows) -> NDArray[np.float32]:
+    parts = [part for _, part in annotate(bench.model, questions, rows, bench.plan.recipe.max_seq_length)]
     return np.concatenate(parts, axis=1)
 
 
-def untrained_on_pile(plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions) -> list[dict[str, Any]]:
+def untrained_on_pile(bench: Bench) -> list[dict[str, Any]]:
     """The pairs themselves as members, M^0 of zero-shot iPET: each scores the pile once, whatever the seeds."""
+    plan, folder, questions = bench.plan, bench.folder, bench.questions
     assert plan.unlabeled is not None
     members = []
     for place, pair in enumerate(plan.task.pairs):
@@ -72,11 +74,11 @@ def untrained_on_pile(plan: Plan, folder: RunFolder, model: ClozeModel, question
             plan.say(f"{name}  already there")
             continue
         started = time.monotonic()
-        questions.keep(model, plan.unlabeled)
+        questions.keep(bench.model, plan.unlabeled)
         with folder.writing("untrained", key) as beside:
-            np.save(beside / "pile.npy", _scored(plan, model, questions.only(place), plan.unlabeled)[0])
+            np.save(beside / "pile.npy", _scored(bench, questions.only(place), plan.unlabeled)[0])
             if plan.test is not None:
-                np.save(beside / "test.npy", _scored(plan, model, questions.only(place), plan.test)[0])
+                np.save(beside / "test.npy", _scored(bench, questions.only(place), plan.test)[0])
         plan.say(f"{name}  scored the pile in {time.monotonic() - started:,.0f} s")
     return members
 
@@ -111,13 +113,11 @@ def first_jobs(plan: Plan, score_pile: bool = True, keep: bool = False) -> list[
     return [Job(pair, seed, None, score_pile, keep) for pair, of_pair in enumerate(seeds) for seed in of_pair]
 
 
-def train_members(
-    plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions, jobs: Sequence[Job], what: str = "member"
-) -> list[dict[str, Any]]:
+def train_members(bench: Bench, jobs: Sequence[Job], what: str = "member") -> list[dict[str, Any]]:
     """Each job fine-tuned from the pretrained weights, its scores of the pile and the test rows kept."""
-    initial = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
-    members = []
-    began, fresh = time.monotonic(), 0
+    plan, folder = bench.plan, bench.folder
+    members: list[dict[str, Any]] = []
+    works: list[MemberWork] = []
     for number, job in enumerate(jobs, start=1):
         key = _key(plan, job)
         if not job.score_pile:  # one that scored more than is asked for will do
@@ -127,14 +127,9 @@ def train_members(
         name = f"{what} {number}/{len(jobs)}  {plan.task.pairs[job.pair].name}  seed {job.seed}"
         if (folder.job("members", key) / "member.json").exists():
             plan.say(f"{name}  already there")
-            continue
-        model.model.load_state_dict(initial)
-        said = _train_member(plan, folder, model, questions, job, key, name)
-        fresh += 1
-        which = "members" if what == "member" else what.split(", ")[0]
-        left = (len(jobs) - number) * (time.monotonic() - began) / fresh
-        plan.say(f"{name}  {said}  about {left / 60:,.0f} min left for {which}")
-    model.model.load_state_dict(initial)
+        else:
+            works.append(MemberWork(name, key, job))
+    bench.carry_out(works, "members" if what == "member" else what.split(", ")[0])
     return members
 
 
@@ -160,11 +155,22 @@ def _key(plan: Plan, job: Job) -> str:
     )
 
 
-def _train_member(
-    plan: Plan, folder: RunFolder, model: ClozeModel, questions: Questions, job: Job, key: str, name: str
-) -> str:
-    """Train one member and write what it scored; returns what to say of it."""
+@dataclass(frozen=True)
+class MemberWork:
+    """The work of training one member and writing what it scored."""
+
+    name: str
+    key: str
+    job: Job
+
+    def do(self, bench: Bench) -> str:
+        """Train it from the pretrained weights; returns what to say of it."""
+        return _train_member(bench, self.job, self.key, self.name)
+
+
+def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
     started = time.monotonic()
+    plan, questions, model = bench.plan, bench.questions, bench.restored()
     question = questions.only(job.pair)
     template = question.asked[0].template
     length = min(plan.recipe.max_seq_length, model.longest)
@@ -178,7 +184,7 @@ def _train_member(
     def on_dev() -> NDArray[np.float32]:
         assert plan.dev is not None
         questions.keep(model, plan.dev)
-        return _scored(plan, model, question, plan.dev)[0]  # type: ignore[no-any-return]
+        return _scored(bench, question, plan.dev)[0]  # type: ignore[no-any-return]
 
     steps = _section(plan).steps(len(labels))
     with plan.watching(name, steps, on_dev) as (watch, looks):
@@ -194,11 +200,11 @@ def _train_member(
             watch,
         )
     trained = time.monotonic() - started
-    with folder.writing("members", key) as beside:
+    with bench.folder.writing("members", key) as beside:
         for rows, file in ((plan.unlabeled if job.score_pile else None, "pile.npy"), (plan.test, "test.npy")):
             if rows is not None:
                 questions.keep(model, rows)
-                np.save(beside / file, _scored(plan, model, question, rows)[0])
+                np.save(beside / file, _scored(bench, question, rows)[0])
         if job.keep:
             model.model.save_pretrained(beside / "model")
             model.tokens.tokenizer.save_pretrained(beside / "model")

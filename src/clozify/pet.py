@@ -18,15 +18,15 @@ import torch
 from numpy.typing import NDArray
 
 from clozify import __version__
-from clozify.cloze import load_model
+from clozify.bench import Bench
 from clozify.data import Rows, few_shot, read
 from clozify.errors import DataError, listed
+from clozify.executors.local import choose_devices, executor_for
 from clozify.final import train_classifiers
 from clozify.generations import train_generations
 from clozify.members import first_jobs, member_metrics, train_members, untrained
 from clozify.metrics import in_detail, softmax
 from clozify.plan import Plan, no_rows, with_labels
-from clozify.questions import ask
 from clozify.recipe import Recipe, load_recipe
 from clozify.run import RunFolder
 from clozify.steps.combine import combine, soft_labels
@@ -52,6 +52,7 @@ def prepare(
     allow_overlap: bool = False,
     trackers: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
+    device: str | None = None,
 ) -> Plan:
     """Read and check everything that a run works on; nothing is written."""
     loaded = load_task(task)
@@ -95,7 +96,6 @@ def prepare(
             raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
     for rows in (given, pile, tests, devs):
         warnings += [said for said in (rows.warnings if rows is not None else []) if said not in warnings]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     return Plan(
         loaded,
         how,
@@ -106,7 +106,7 @@ def prepare(
         pile,
         tests,
         devs,
-        device,
+        device or ("cuda" if torch.cuda.is_available() else "cpu"),
         say,
         trackers,
         warnings=warnings,
@@ -114,17 +114,24 @@ def prepare(
 
 
 def train(
-    task: str | Path | Task, labeled: str | Path | Rows | None, output: str | Path, **more: Any
+    task: str | Path | Task,
+    labeled: str | Path | Rows | None,
+    output: str | Path,
+    devices: str | int = "auto",
+    at_once: int | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Train a classifier and return the run's metrics; `output` is the run's folder, which resumes.
 
-    Without labelled rows (`None`) the method must be `ipet`.
+    Without labelled rows (`None`) the method must be `ipet`. `devices` is `auto` (every GPU, else the CPU), `cpu`, or
+    a number of GPUs; `at_once` says how many models are trained at a time on each of them.
 
     `more` is what `prepare` takes: `unlabeled`, `test`, `dev`, `examples` (so many of the labelled rows), `model`,
     `student`, `method`, `recipe`, `settings`, `column_of`, `allow_overlap`, `trackers` (names that Accelerate knows),
     and `say`, a function that is told a line now and then.
     """
-    plan = prepare(task, labeled, **more)
+    place = choose_devices(devices, at_once)
+    plan = prepare(task, labeled, device=place.kind, **more)
     plan.output = Path(output)
     with RunFolder(output) as folder, (folder.path / "log.txt").open("a", encoding="utf-8") as log:
         tell = plan.say
@@ -135,10 +142,12 @@ def train(
             tell(line)
 
         plan.say = say
-        return _run(plan, folder)
+        with executor_for(place) as executor:
+            return _run(Bench(plan, folder, executor))
 
 
-def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
+def _run(bench: Bench) -> dict[str, Any]:
+    plan, folder = bench.plan, bench.folder
     began = time.monotonic()
     data = plan.data_key
     folder.write_json(
@@ -158,10 +167,10 @@ def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     for warning in plan.warnings:
         plan.say(f"note: {warning}")
     if plan.method == "supervised":
-        metrics: dict[str, Any] = {"supervised": train_classifiers(plan, folder, None)}
+        metrics: dict[str, Any] = {"supervised": train_classifiers(bench, None)}
         folder.remove("ensemble.json", "labels.parquet")  # what an earlier run left here is not this run's
     else:
-        metrics = _pet(plan, folder)
+        metrics = _pet(bench)
     metrics |= {"method": plan.method, "task": plan.task.name, "model": plan.model, "recipe": plan.recipe.name}
     metrics |= {"rows": {name: known["rows"] for name, known in data.items()}, "warnings": plan.warnings}
     folder.write_json("metrics.json", metrics)
@@ -170,13 +179,11 @@ def _run(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     return metrics
 
 
-def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
+def _pet(bench: Bench) -> dict[str, Any]:
     """Sections 3.1 to 3.4: members of one generation or several, their weights, soft labels, the classifier."""
-    model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
-    shown = plan.labeled if len(plan.labeled) else plan.unlabeled
-    questions = ask(model, plan.task, shown, plan.recipe.wording)
-    plan.warnings += questions.warnings
-    before = untrained(plan, folder, model, questions)
+    plan, folder = bench.plan, bench.folder
+    plan.warnings += bench.questions.warnings
+    before = untrained(bench)
     of_pairs = before.get("accuracy_on_labeled", [1.0] * len(plan.task.pairs))
     if plan.recipe.weighting == "uniform":
         of_pairs = [1.0] * len(of_pairs)
@@ -187,9 +194,9 @@ def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
     keep = plan.unlabeled is None or not plan.recipe.distillation
     if plan.method == "ipet":
-        members, metrics["generations"] = train_generations(plan, folder, model, questions, of_pairs, keep)
+        members, metrics["generations"] = train_generations(bench, of_pairs, keep)
     else:
-        members = train_members(plan, folder, model, questions, first_jobs(plan, keep=keep))
+        members = train_members(bench, first_jobs(plan, keep=keep))
     weights = [of_pairs[member["pair"]] for member in members]
     if plan.test is not None:
         truth = plan.test.labels
@@ -213,9 +220,8 @@ def _pet(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         pile_scores = combine([np.load(m["folder"] / "pile.npy", mmap_mode="r") for m in members], weights)
         targets = soft_labels(pile_scores, plan.recipe.distill.temperature)
         _write_labels(plan, folder, targets)
-        del model
     if plan.unlabeled is not None and plan.recipe.distillation:
-        metrics["classifier"] = train_classifiers(plan, folder, targets)
+        metrics["classifier"] = train_classifiers(bench, targets)
     else:  # what an earlier run left here is not this run's result
         folder.remove("classifier", *(["labels.parquet"] if plan.unlabeled is None else []))
     return metrics

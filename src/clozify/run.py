@@ -63,6 +63,13 @@ class RunFolder:
         for part in self.path.rglob(".*.part"):  # what a killed process left
             shutil.rmtree(part) if part.is_dir() else part.unlink()
 
+    @classmethod
+    def joined(cls, path: str | Path) -> RunFolder:
+        """The folder of a run that another process holds and has sent work from; it is neither locked nor tidied."""
+        folder = cls.__new__(cls)
+        folder.path = Path(path)
+        return folder
+
     def close(self) -> None:
         """Let others work on the folder."""
         self._lock.close()
@@ -72,11 +79,17 @@ class RunFolder:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.close()
-        if error is not None and _no_space(error):
-            raise RunError(
-                f"There is no space left for the run '{self.path}'; make room and give the same command again: it goes "
-                "on where it was."
-            ) from None
+        if error is not None and (full := self.without_space(error)):
+            raise full from None
+
+    def without_space(self, error: BaseException) -> RunError | None:
+        """What to say where the disk was full."""
+        if not _no_space(error):
+            return None
+        return RunError(
+            f"There is no space left for the run '{self.path}'; make room and give the same command again: it goes on "
+            "where it was."
+        )
 
     def job(self, kind: str, key: str) -> Path:
         """Where a job's results are, or will be."""

@@ -56,10 +56,18 @@ class Tracking:
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
         self.steps = 0  # of the whole run, so that one training follows another
+        self._told: dict[str, int] = {}  # of each training under way, the step that was told last
 
     def start(self, run: str, settings: Mapping[str, Any]) -> None:
         """Tell the trackers what is run."""
         self.accelerator.init_trackers(run, config=flat(settings))
+
+    def tell(self, name: str, step: int, loss: float) -> None:
+        """A training's loss at a step; trainings that run at the same time share the axis of steps."""
+        before = self._told.get(name, 0)
+        self.steps += step - before if step > before else step  # a training that began anew counts anew
+        self._told[name] = step
+        self.accelerator.log({plain(f"{name}/loss"): loss}, step=self.steps)
 
     @contextmanager
     def training(self, name: str, steps: int) -> Iterator[Callable[[int, float], None]]:
@@ -71,10 +79,9 @@ class Tracking:
                 nonlocal done
                 advance(step - done)
                 done = step
-                self.accelerator.log({plain(f"{name}/loss"): loss}, step=self.steps + step)
+                self.tell(name, step, loss)
 
             yield on_step
-        self.steps += done
 
     def finish(self, metrics: Mapping[str, Any]) -> None:
         """Tell the trackers what came of it."""

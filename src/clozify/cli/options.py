@@ -33,6 +33,8 @@ SetOption = Annotated[
 ExamplesOption = Annotated[
     int | None, typer.Option(min=0, help="Take so many labelled rows: the first of each label, as the paper does.")
 ]
+DevicesOption = Annotated[str, typer.Option(help="'auto' (every GPU, else the CPU), 'cpu', or a number of GPUs.")]
+AtOnceOption = Annotated[int | None, typer.Option(min=1, help="Models that are trained at a time on each device.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Say nothing on the way.")]
 LengthOption = Annotated[int, typer.Option(min=8, help="The most tokens of a row; longer ones are shortened.")]
 

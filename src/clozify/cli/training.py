@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 
 from clozify.cli.options import (
+    AtOnceOption,
+    DevicesOption,
     ExamplesOption,
     JsonOption,
     MapOption,
@@ -48,6 +50,8 @@ def train(
     tracker: Annotated[
         list[str] | None, typer.Option(help="A tracker that Accelerate knows: tensorboard, wandb, mlflow, ...")
     ] = None,
+    devices: DevicesOption = "auto",
+    at_once: AtOnceOption = None,
     mapping: MapOption = None,
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="Keep labelled and test rows in the pile (D = T).")
@@ -91,7 +95,7 @@ def train(
         else:
             show_plan(Console(), cost)
         return
-    found = work(loaded, labeled, output, say=teller(quiet), **asked)
+    found = work(loaded, labeled, output, devices, at_once, say=teller(quiet), **asked)
     if as_json:
         print_json(found)
     else:

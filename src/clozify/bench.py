@@ -1,0 +1,80 @@
+"""Where a run's work is done: a process with the plan, the run's folder and the model, loaded once.
+
+In: pieces of work, each of which leaves a folder of results in the run. Out: what to say of each, as it ends. An
+executor decides where they are done: here one after another, or in `executors/` by several processes at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+from clozify.cloze import ClozeModel, load_model
+from clozify.plan import Plan
+from clozify.questions import Questions, ask
+from clozify.run import RunFolder
+
+
+class Work(Protocol):
+    """A piece of work: it can be sent to another process, and done twice it leaves the same results."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by."""
+
+    def do(self, bench: Bench) -> str:
+        """Do it, leave the results in the run's folder, and return what to say of it."""
+
+
+class Executor(Protocol):
+    """Where work is done."""
+
+    def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
+        """Do all of it; yields the place of each piece, as it ends, and what to say of it."""
+
+
+def here(bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
+    """One piece after another, in this process."""
+    for place, work in enumerate(works):
+        yield place, work.do(bench)
+
+
+class Bench:
+    """What a process has at hand for a run's work."""
+
+    def __init__(self, plan: Plan, folder: RunFolder, executor: Executor = here) -> None:
+        self.plan, self.folder, self.executor = plan, folder, executor
+
+    @cached_property
+    def model(self) -> ClozeModel:
+        """The masked language model; `restored` gives it its pretrained weights again."""
+        return load_model(self.plan.model, self.plan.device, attention_dropout=self.plan.recipe.attention_dropout)
+
+    @cached_property
+    def questions(self) -> Questions:
+        """The task as cloze questions for the model."""
+        shown = self.plan.labeled if len(self.plan.labeled) else self.plan.unlabeled
+        return ask(self.model, self.plan.task, shown, self.plan.recipe.wording)
+
+    @cached_property
+    def _initial(self) -> dict[str, Any]:
+        return {name: tensor.clone() for name, tensor in self.model.model.state_dict().items()}
+
+    def restored(self) -> ClozeModel:
+        """The model as it was before any training."""
+        self.model.model.load_state_dict(self._initial)
+        return self.model
+
+    def release(self) -> None:
+        """Let go of the model: what follows has one of its own."""
+        for name in ("model", "questions", "_initial"):
+            self.__dict__.pop(name, None)
+
+    def carry_out(self, works: Sequence[Work], what: str) -> None:
+        """Have all of it done, and say of each piece how it went and how long the rest will take."""
+        began = time.monotonic()
+        for done, (place, said) in enumerate(self.executor(self, works), start=1):
+            left = (len(works) - done) * (time.monotonic() - began) / done
+            self.plan.say(f"{works[place].name}  {said}  about {left / 60:,.0f} min left for {what}")

@@ -1,0 +1,83 @@
+"""This machine's devices: how many processes work on them at a time.
+
+In: `auto`, `cpu` or a number of GPUs, and how many models are trained at a time on each. Out: an executor. One model at
+a time on one device is done in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from clozify.bench import Executor, here
+from clozify.errors import RunError
+from clozify.executors.processes import Processes
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Where a run's models are trained."""
+
+    kind: Literal["cpu", "cuda"]
+    count: int  # GPUs; 1 for the CPU
+    at_once: int  # models at a time on each
+
+
+def choose_devices(devices: str | int = "auto", at_once: int | None = None) -> Devices:
+    """The devices asked for, where there are so many."""
+    there = torch.cuda.device_count()
+    if at_once is not None and at_once < 1:
+        raise RunError(f"--at-once is {at_once}; at least 1 model is trained at a time.")
+    if devices == "cpu" or (devices == "auto" and not there):
+        return Devices("cpu", 1, at_once or 1)
+    if devices == "auto":
+        return Devices("cuda", there, at_once or 1)
+    if not str(devices).isdecimal() or int(devices) < 1:
+        raise RunError(f"--devices is '{devices}'; it takes 'auto', 'cpu' or a number of GPUs.")
+    if int(devices) > there:
+        raise RunError(f"--devices asks for {devices} GPUs, and {there} are here; take 'auto' or 'cpu'.")
+    return Devices("cuda", int(devices), at_once or 1)
+
+
+@contextmanager
+def executor_for(devices: Devices) -> Iterator[Executor]:
+    """An executor for these devices; its processes end with the block."""
+    if devices.count * devices.at_once == 1:
+        yield here
+        return
+    gpus = devices.count if devices.kind == "cuda" else 0
+    with shared_gpu() if gpus else nullcontext(), Processes(devices.count * devices.at_once, gpus) as processes:
+        yield processes
+
+
+@contextmanager
+def shared_gpu() -> Iterator[None]:
+    """NVIDIA's service that lets kernels of several processes run side by side, where it is there and not yet running.
+
+    Without it the processes take turns on a GPU.
+    """
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | own}
+        if subprocess.run([control, "-d"], **quiet).returncode:
+            yield
+            return
+        os.environ |= own  # for the processes that are started
+        try:
+            yield
+        finally:
+            for name in own:
+                os.environ.pop(name, None)
+            subprocess.run([control], input=b"quit\n", **quiet)

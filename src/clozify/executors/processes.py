@@ -1,0 +1,201 @@
+"""Several processes of this machine that share a run's work.
+
+In: pieces of work. Out: each one's results in the run's folder. Every process loads the model once and takes one piece
+after another. A process that dies is replaced and its piece is given out again; a piece that fails three times stops
+the run, which resumes. When the run's own process dies, its helpers die with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clozify.bench import Bench, Work
+from clozify.errors import ClozifyError, RunError
+from clozify.plan import Plan
+from clozify.run import RunFolder
+from clozify.trackers import Tracking
+
+ATTEMPTS = 3  # before a piece of work is given up
+
+
+@dataclass
+class _Helper:
+    """A process that works, what it is working on, and where it writes its log."""
+
+    process: subprocess.Popen[bytes]
+    line: Connection
+    log: Path
+    place: int | None = None
+
+    def stop(self) -> None:
+        self.line.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class Processes:
+    """An executor with so many processes, spread over so many GPUs (0: on the CPU)."""
+
+    def __init__(self, count: int, gpus: int = 0) -> None:
+        self.gpus = gpus
+        self.threads = max(1, torch.get_num_threads() // count)
+        self.helpers: list[_Helper | None] = [None] * count
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for helper in self.helpers:
+            if helper is not None:
+                helper.stop()
+
+    def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
+        """Do all of it; yields the place of each piece as it ends and what to say of it."""
+        waiting = list(range(len(works)))[::-1]
+        failures = [0] * len(works)
+        left = len(works)
+        while left:
+            for number, helper in enumerate(self.helpers):
+                if waiting and (helper is None or helper.place is None):
+                    helper = self.helpers[number] = helper or self._start(bench, number)
+                    helper.place = waiting.pop()
+                    _send(helper.line, works[helper.place])
+            for helper in self._heard():
+                assert helper.place is not None
+                try:
+                    kind, *content = helper.line.recv()
+                except (EOFError, OSError):
+                    kind, content = "died", [f"its process ended with {helper.process.wait()}"]
+                if kind == "step":
+                    bench.plan.tracking.tell(*content)
+                    continue
+                place, helper.place = helper.place, None
+                if kind == "done":
+                    left -= 1
+                    yield place, content[0]
+                    continue
+                if kind == "error":  # something that the user can mend
+                    raise content[0]
+                self.helpers.remove(helper)
+                helper.stop()
+                waiting.append(place)
+                if kind == "memory" and self.helpers:  # fewer at a time will do
+                    bench.plan.say(
+                        f"{works[place].name}  found no memory left; going on with {len(self.helpers)} at once"
+                    )
+                    continue
+                self.helpers.append(None)
+                failures[place] += 1
+                bench.plan.say(f"{works[place].name}  failed: {content[0]} ({failures[place]} of {ATTEMPTS} tries)")
+                if failures[place] == ATTEMPTS:
+                    raise RunError(
+                        f"'{works[place].name}' failed {ATTEMPTS} times, at last with: {content[0]}; see {helper.log}. "
+                        "What is finished is kept: the same command goes on from there."
+                    )
+
+    def _heard(self) -> list[_Helper]:
+        """The helpers that have something to say, once there is one."""
+        busy = {helper.line: helper for helper in self.helpers if helper is not None and helper.place is not None}
+        return [busy[line] for line in wait(list(busy)) if isinstance(line, Connection)]
+
+    def _start(self, bench: Bench, number: int) -> _Helper:
+        """A process that waits for work, with the plan in its hands."""
+        ours, theirs = Pipe()
+        log = bench.folder.path / "workers" / f"{number}.txt"
+        log.parent.mkdir(exist_ok=True)
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(place for place in sys.path if place),
+            "OMP_NUM_THREADS": str(self.threads),
+        }
+        if self.gpus:
+            seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self.gpus)))).split(",")
+            environment["CUDA_VISIBLE_DEVICES"] = seen[number % self.gpus]
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "clozify.executors.processes", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+            )
+        theirs.close()
+        helper = _Helper(process, ours, log)
+        _send(ours, (replace(bench.plan, say=_unheard, trackers=()), str(bench.folder.path.resolve())))
+        return helper
+
+
+def _send(line: Connection, content: Any) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # it died: reading from it will tell
+        line.send(content)
+
+
+def _unheard(line: str) -> None:
+    """A worker speaks through what its work returns."""
+
+
+class _Relay(Tracking):
+    """Tells the run's own process each step; the trackers are there."""
+
+    def __init__(self, line: Connection) -> None:
+        super().__init__(None)
+        self.line = line
+
+    def tell(self, name: str, step: int, loss: float) -> None:
+        """Hand it on."""
+        self.line.send(("step", name, step, loss))
+
+
+def work(line: Connection, parent: int) -> None:
+    """The life of a helper: take a plan, then one piece of work after another, until nobody sends any."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run's own process ends us
+    ended = threading.Event()
+
+    def with_parent() -> None:
+        while os.getppid() == parent:
+            if ended.wait(0.5):
+                return
+        os._exit(1)  # at once: somebody may start the run again
+
+    threading.Thread(target=with_parent, daemon=True).start()
+    plan: Plan
+    plan, folder = line.recv()
+    plan.__dict__["tracking"] = _Relay(line)
+    bench = Bench(plan, RunFolder.joined(folder))
+    while True:
+        try:
+            piece: Work = line.recv()
+        except EOFError:
+            ended.set()
+            return
+        line.send(_answer(bench, piece))
+
+
+def _answer(bench: Bench, piece: Work) -> tuple[str, Any]:
+    try:
+        return "done", piece.do(bench)
+    except ClozifyError as error:
+        return "error", error
+    except Exception as error:
+        traceback.print_exc()
+        if full := bench.folder.without_space(error):
+            return "error", full
+        kind = "memory" if isinstance(error, torch.OutOfMemoryError) else "failed"
+        return kind, f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+if __name__ == "__main__":
+    work(Connection(int(sys.argv[1])), int(sys.argv[2]))

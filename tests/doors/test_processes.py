@@ -1,0 +1,147 @@
+"""Members trained by several processes at a time: the same run as with one, whoever dies on the way."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from clozify.bench import Bench
+from clozify.errors import ClozifyError, RunError
+from clozify.executors.local import choose_devices
+from clozify.executors.processes import Processes
+from clozify.run import RunFolder
+from tests.doors.conftest import SETTINGS
+from tests.doors.test_train import scores
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The last bits of a CPU's results depend on the number of threads, and each process gets its share of them."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def helpers_of(process: psutil.Process) -> list[psutil.Process]:
+    return [child for child in process.children() if "clozify.executors.processes" in child.cmdline()]
+
+
+def test_two_processes_leave_the_same_run_as_one_though_one_is_killed(run, files):
+    """A member that depends on who trained it, or is lost with its process, changes the ensemble without a word."""
+    lines: list[str] = []
+    killed = []
+
+    def kill_one():
+        while not killed:
+            for helper in helpers_of(psutil.Process())[:1]:
+                time.sleep(1)  # somewhere in its work, or still loading
+                helper.kill()
+                killed.append(helper.pid)
+            time.sleep(0.05)
+
+    more = {"method": "ipet", "settings": [*SETTINGS, "ipet.generations=1", "finetune.max_steps=3"]}
+    alone = run("alone", **more)
+    threading.Thread(target=kill_one, daemon=True).start()
+    assert run("shared", at_once=2, say=lines.append, **more) == alone
+    assert killed
+    assert any("its process ended with -9 (1 of 3 tries)" in line for line in lines)
+    one, other = scores(files / "alone"), scores(files / "shared")
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert (files / "shared" / "classifier" / "config.json").exists()
+
+
+class Unlucky:
+    """Work that always fails."""
+
+    name = "member 1/1"
+
+    def do(self, _):
+        raise ValueError("no luck")
+
+
+class Deadly(Unlucky):
+    """Work that ends its process."""
+
+    def do(self, _):
+        os._exit(3)
+
+
+class Mendable(Unlucky):
+    """Work that finds something the user can mend."""
+
+    def do(self, _):
+        raise ClozifyError("The loss is nan.")
+
+
+@pytest.fixture
+def bench(files, tiny_folder):
+    from clozify.pet import prepare
+
+    plan = prepare(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert")), device="cpu")
+    with RunFolder(files / "run") as folder:
+        yield Bench(plan, folder)
+
+
+@pytest.mark.parametrize(("work", "reason"), [(Unlucky, "ValueError: no luck"), (Deadly, "ended with 3")])
+def test_work_that_fails_three_times_stops_the_run_with_its_log(bench, work, reason):
+    with Processes(1) as processes, pytest.raises(RunError) as error:
+        list(processes(bench, [work()]))
+    assert f"failed 3 times, at last with: {reason}" in str(error.value).replace("its process ", "")
+    assert (bench.folder.path / "workers" / "0.txt").exists()
+
+
+def test_what_the_user_can_mend_is_said_at_once(bench):
+    """Tried three times, a wrong learning rate would cost three trainings."""
+    said: list[str] = []
+    bench.plan.say = said.append
+    with Processes(1) as processes, pytest.raises(ClozifyError, match="The loss is nan"):
+        list(processes(bench, [Mendable()]))
+    assert not said
+
+
+def test_the_processes_end_when_the_run_s_own_process_is_killed(files, tiny_folder):
+    """Left alone they would write into a folder that somebody else has taken up."""
+    code = (
+        "import sys; from clozify.pet import train; task, labeled, pile, model, output = sys.argv[1:]; "
+        "train(task, labeled, output, at_once=2, unlabeled=pile, model=model, settings=['finetune.max_steps=9999'])"
+    )
+    given = [files / "task.toml", files / "labeled.csv", files / "pile.csv", tiny_folder("bert"), files / "run"]
+    process = subprocess.Popen([sys.executable, "-c", code, *map(str, given)])
+    helpers: list[psutil.Process] = []
+    until = time.monotonic() + 100
+    while len(helpers) < 2 and time.monotonic() < until:
+        helpers = helpers_of(psutil.Process(process.pid))
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    gone, alive = psutil.wait_procs(helpers, timeout=20)
+    assert len(gone) == 2
+    assert not alive
+
+
+def test_devices_that_are_not_there_are_refused(run):
+    assert choose_devices("cpu").at_once == 1
+    for asked, sentence in (("99", "asks for 99 GPUs"), ("all", "is 'all'"), ("0", "is '0'")):
+        with pytest.raises(RunError, match=sentence):
+            choose_devices(asked)
+    with pytest.raises(RunError, match="at least 1"):
+        choose_devices("cpu", 0)
+
+
+def test_trackers_hear_of_steps_that_other_processes_take(run, files):
+    """A tracker without the members' losses looks as if nothing was trained."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(at_once=2, method="supervised", unlabeled=None, trackers=["tensorboard"])
+    events = {path.parent for path in (files / "run" / "trackers").rglob("events.out.tfevents.*")}
+    tags = [tag for place in events for tag in EventAccumulator(str(place)).Reload().Tags()["scalars"]]
+    assert len([tag for tag in tags if tag.endswith("/loss")]) == 2  # one a training

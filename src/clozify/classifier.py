@@ -7,7 +7,7 @@ its `text_pair`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from clozify.encode import Batch, Encoded, compile_segments, passes
 from clozify.errors import ModelError
 from clozify.pattern import Pattern, Segment, Slot
 from clozify.recipe import Recipe
+from clozify.replay import FixedStep, padded_width, widened
 from clozify.task import Task, load_task
 from clozify.tokens import Tokens
 
@@ -75,6 +76,23 @@ class Classifier:
             groups.append(group)
         order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self.device)
         return torch.cat(parts)[order]
+
+    def fixed_step(
+        self, drawn: Callable[[], tuple[Batch, dict[str, NDArray[Any]]]], loss: Callable[[Tensor, Any], Tensor]
+    ) -> FixedStep:
+        """A training step in shapes that come again and again; `loss` takes the scores and what `drawn` gave beside."""
+        names = ["input_ids", "attention_mask"] + (["token_type_ids"] if self._typed else [])
+
+        def arrays() -> dict[str, NDArray[Any]]:
+            batch, beside = drawn()
+            width = padded_width(batch.input_ids.shape[1], self.max_length)
+            fill = {"input_ids": self.tokens.pad_id}
+            return {name: widened(getattr(batch, name), width, fill.get(name, 0)) for name in names} | beside
+
+        def loss_of(inputs: Mapping[str, Tensor]) -> Tensor:
+            return loss(self.model(**{name: inputs[name] for name in names}).logits, inputs)
+
+        return FixedStep(arrays, loss_of)
 
     @torch.inference_mode()
     def annotate(

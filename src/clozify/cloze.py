@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
@@ -97,9 +97,11 @@ class ClozeModel:
         self.tokens = Tokens(tokenizer)
         self.encoder: nn.Module = model.base_model
         self.head = Head(model)
+        self._words: dict[int, tuple[LabelWords, Tensor, Tensor]] = {}
         accepted = inspect.signature(self.encoder.forward).parameters
         self._typed = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
         self._check_head()
+        self._wide = self.device.type == "cuda" and takes_wide_mask(self.encoder)
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +129,10 @@ class ClozeModel:
         else:
             lengths[:] = batch.input_ids.shape[1]
         for group, inputs in passes(batch, lengths, self.device.type, self.tokens.pad_id, self._typed):
-            hidden = self.encoder(**{name: self.tensor(array) for name, array in inputs.items()})[0]
+            given = {name: self.tensor(array) for name, array in inputs.items()}
+            if self._wide:
+                given["attention_mask"] = wide_mask(given["attention_mask"])
+            hidden = self.encoder(**given)[0]
             place = torch.full((len(batch.rows),), -1, device=self.device)
             place[self.tensor(group)] = torch.arange(len(group), device=self.device)
             inside = (place[rows] >= 0).nonzero()[:, 0] if len(group) < len(batch.rows) else None
@@ -155,10 +160,24 @@ class ClozeModel:
 
     def label_scores(self, states: Tensor, words: LabelWords) -> Tensor:
         """s(l | x): the mean of the label's words' raw scores, (batch, hidden) -> (batch, labels)."""
+        if id(words) not in self._words:  # sent to the device once; held, since another object could take its number
+            self._words[id(words)] = (words, self.tensor(words.ids), self.tensor(words.mean).to(self.model.dtype))
+        _, ids, mean = self._words[id(words)]
         with torch.autocast(self.device.type, enabled=False):  # a handful of numbers: always in full precision
-            word_scores = self.head(states.to(self.model.dtype), self.tensor(words.ids))  # (batch, words)
-            scores: Tensor = word_scores @ self.tensor(words.mean).to(word_scores.dtype).T
+            word_scores = self.head(states.to(self.model.dtype), ids)  # (batch, words)
+            scores: Tensor = word_scores @ mean.T
         return scores
+
+    def states_of(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The encoder's states at `rows` and `positions` of a batch that lies on the device: (places, hidden)."""
+        given = {name: inputs[name] for name in self.input_names}
+        states: Tensor = self.encoder(**given)[0][inputs["rows"], inputs["positions"]]
+        return states
+
+    @property
+    def input_names(self) -> list[str]:
+        """What the encoder reads of a batch."""
+        return ["input_ids", "attention_mask"] + (["token_type_ids"] if self._typed else [])
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         """An array where the weights are."""
@@ -178,6 +197,24 @@ class ClozeModel:
             ) from error
         if not torch.allclose(alone, whole, atol=1e-2 if self.model.dtype != torch.float32 else 1e-4, rtol=1e-3):
             raise ModelError(f"The head of the model '{self.name}' cannot be cut to single words.")
+
+
+def wide_mask(mask: Tensor) -> Tensor:
+    """Which tokens each token may look at, (batch, 1, width, width), from which tokens there are, (batch, width)."""
+    return mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
+
+
+@torch.inference_mode()
+def takes_wide_mask(encoder: nn.Module) -> bool:
+    """Whether an encoder takes `wide_mask`: given the narrow one, Transformers waits for the device to look at it."""
+    mask = torch.ones(2, 8, dtype=torch.long, device=next(encoder.parameters()).device)
+    mask[1, 5:] = 0
+    ids = torch.arange(16, device=mask.device).view(2, 8)
+    try:
+        narrow, wide = (encoder(input_ids=ids, attention_mask=one)[0] for one in (mask, wide_mask(mask)))
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False
+    return torch.allclose(narrow[mask.bool()], wide[mask.bool()], atol=1e-3)
 
 
 def set_attention_dropout(config: Any, dropout: float | None) -> None:

@@ -5,7 +5,7 @@ In: a module and a function that gives a step's loss. Out: the module trained in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from clozify.classifier import Classifier
+from clozify.encode import Batch
 from clozify.errors import TrainingError
 from clozify.recipe import Dev, Training
+from clozify.replay import FixedStep, Replay
 
 CHECK_EVERY = 25  # steps between looks at the loss: a look waits for the device
 
@@ -58,9 +61,11 @@ def make_optimizer(module: nn.Module, settings: Training) -> torch.optim.Optimiz
         {"params": decayed, "weight_decay": settings.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        groups, lr=settings.learning_rate, eps=settings.adam_epsilon, fused=next(module.parameters()).is_cuda
-    )
+    first = next(module.parameters())
+    if not first.is_cuda:
+        return torch.optim.AdamW(groups, lr=settings.learning_rate, eps=settings.adam_epsilon)
+    rate = torch.tensor(settings.learning_rate, device=first.device)  # changed in place, where a recorded step reads it
+    return torch.optim.AdamW(groups, lr=rate, eps=settings.adam_epsilon, fused=True, capturable=True)
 
 
 def learning_rate_at(step: int, steps: int, warmup: int) -> float:
@@ -99,7 +104,7 @@ class _Best:
 
 def train(
     module: nn.Module,
-    loss_of_step: Callable[[int], Tensor],
+    loss_of_step: Callable[[int], Tensor] | FixedStep,
     settings: Training,
     rows: int,
     accelerator: Any,
@@ -107,26 +112,73 @@ def train(
 ) -> list[float]:
     """Train on so many rows, for exactly the steps asked for; returns the mean loss of each `CHECK_EVERY` steps.
 
-    With development rows to look at, the weights that were best on them are kept, and training may stop early.
+    With development rows to look at, the weights that were best on them are kept, and training may stop early. A
+    `FixedStep` is for a GPU, which replays it.
     """
     steps, decay = settings.steps(rows), settings.decay_steps(rows)
     optimizer = make_optimizer(module, settings)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: learning_rate_at(step, decay, settings.warmup_steps)
-    )
+
+    def finish() -> None:
+        accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def set_rate(step: int) -> None:
+        for group in optimizer.param_groups:
+            now = settings.learning_rate * learning_rate_at(step, decay, settings.warmup_steps)
+            group["lr"] = group["lr"].fill_(now) if isinstance(group["lr"], Tensor) else now
+
+    def eager(step: int) -> Tensor:
+        assert not isinstance(loss_of_step, FixedStep)
+        with accelerator.autocast():
+            loss = loss_of_step(step)
+        accelerator.backward(loss)
+        finish()
+        return loss.detach()
+
+    if not isinstance(loss_of_step, FixedStep):
+        return _loop(module, eager, set_rate, steps, settings, watch)
+    with Replay(module, loss_of_step, finish, accelerator.autocast).running() as replay:
+        return _loop(module, lambda _: replay.step(), set_rate, steps, settings, watch)
+
+
+def train_classifier(
+    classifier: Classifier,
+    drawn: Callable[[], tuple[Batch, dict[str, NDArray[Any]]]],
+    loss: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
+    settings: Training,
+    rows: int,
+    accelerator: Any,
+    watch: Watch = UNWATCHED,
+) -> list[float]:
+    """Train a classifier; `drawn` gives a step's rows and what else the loss wants beside their scores."""
+
+    def loss_of_step(_: int) -> Tensor:
+        batch, beside = drawn()
+        given = {name: torch.from_numpy(array).to(classifier.device) for name, array in beside.items()}
+        return loss(classifier.scores(batch), given)
+
+    on_gpu = classifier.device.type == "cuda"
+    step = classifier.fixed_step(drawn, loss) if on_gpu else loss_of_step
+    return train(classifier.model, step, settings, rows, accelerator, watch)
+
+
+def _loop(
+    module: nn.Module,
+    take: Callable[[int], Tensor],
+    set_rate: Callable[[int], None],
+    steps: int,
+    settings: Training,
+    watch: Watch,
+) -> list[float]:
+    """Take one step after another, look at the loss now and then, and at the development rows."""
     best = _Best(module, watch) if watch.look is not None else None
     module.train()
     course: list[float] = []
     total, counted = torch.zeros((), device=next(module.parameters()).device), 0
     for step in range(1, steps + 1):
-        with accelerator.autocast():
-            loss = loss_of_step(step - 1)
-        accelerator.backward(loss)
-        accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad(set_to_none=True)
-        total, counted = total + loss.detach(), counted + 1
+        set_rate(step - 1)
+        total, counted = total + take(step - 1), counted + 1
         if counted == CHECK_EVERY or step == steps:
             mean = float(total) / counted
             if not np.isfinite(mean):

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from clozify.cloze import takes_wide_mask
 from clozify.encode import Encoded
 from clozify.questions import ask
 from clozify.recipe import Finetune
-from clozify.steps.finetune import _joint_loss, mask_tokens
+from clozify.steps.finetune import _joint_loss, fixed_step, mask_tokens
 from tests.tiny import ARCHITECTURES
 
 
@@ -54,18 +55,37 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     drawn = encoded.batch(np.array([2, 3, 4, 0, 1, 2, 3, 2, 0, 4, 3, 2]))
     masked, targets = mask_tokens(drawn, settings, model.tokens, np.random.default_rng(1))
     losses, gradients = [], []
-    for way in ("ours", "naive"):
+    words = questions.asked[0].words[0]
+    for way in ("on a CPU", "on a GPU", "naive"):
         model.model.zero_grad()
-        if way == "ours":
-            loss = _joint_loss(
-                model, questions.asked[0].words[0], batch, torch.from_numpy(labels), masked, targets, settings, None
-            )
+        if way == "on a CPU":
+            loss = _joint_loss(model, words, batch, torch.from_numpy(labels), masked, targets, settings, None)
+        elif way == "on a GPU":  # padded to shapes that come again
+            step = fixed_step(model, words, lambda: (batch, labels, masked, targets), settings, None)
+            loss = step.loss({name: torch.from_numpy(array) for name, array in step.arrays().items()})
         else:
             loss = naive_loss(model, questions.asked[0], batch, labels, masked, targets, 0.3, 4, 3)
         loss.backward()
         losses.append(loss.item())
         gradients.append({n: p.grad.clone() for n, p in model.model.named_parameters() if p.grad is not None})
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    assert gradients[0].keys() == gradients[1].keys()
-    for name, gradient in gradients[0].items():
-        assert torch.allclose(gradient, gradients[1][name], atol=1e-5, rtol=1e-3), name
+    for loss, gradient in zip(losses[:-1], gradients[:-1], strict=True):
+        assert loss == pytest.approx(losses[-1], abs=1e-5)
+        assert gradient.keys() == gradients[-1].keys()
+        for name, one in gradient.items():
+            assert torch.allclose(one, gradients[-1][name], atol=1e-5, rtol=1e-3), name
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_model_that_takes_a_wide_mask_scores_with_it_as_without(architecture, tiny, rows, monkeypatch):
+    """A mask that a model reads otherwise lets text look at padding, on GPUs alone."""
+    model = tiny(architecture)
+    questions = ask(model, rows.task)
+    encoded = Encoded(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
+    batch = encoded.batch(np.arange(len(rows)))
+    with torch.inference_mode():
+        narrow = model.states_at_mask(batch)
+        if not takes_wide_mask(model.encoder):
+            assert architecture not in ("bert", "roberta")  # those that most people use do
+            return
+        monkeypatch.setattr(model, "_wide", True)
+        assert torch.allclose(model.states_at_mask(batch), narrow, atol=1e-5)

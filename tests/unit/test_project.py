@@ -11,7 +11,7 @@ import clozify
 
 PACKAGE = Path(clozify.__file__).parent
 ORDER = """
-errors pattern task recipe progress hub files data tokens encode verbalize cloze classifier questions metrics
+errors pattern task recipe progress hub files data tokens encode verbalize cloze replay classifier questions metrics
 losses training steps baselines run trackers memory plan bench executors members generations final pet
 pretraining estimate check predictions zeroshot predict candidates findwords demo report estimator cli __main__
 """.split()

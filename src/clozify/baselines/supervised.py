@@ -5,18 +5,18 @@ In: a fresh classifier and the labelled rows. Out: the classifier trained in pla
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from clozify.classifier import Classifier
-from clozify.encode import Encoded
+from clozify.encode import Batch, Encoded
 from clozify.losses import cross_entropy
 from clozify.recipe import Training
-from clozify.training import UNWATCHED, Watch, balancing, endless, train
+from clozify.training import UNWATCHED, Watch, balancing, endless, train_classifier
 
 
 def supervised(
@@ -33,9 +33,11 @@ def supervised(
     draw = endless(len(labeled), settings.rows_a_step, chance)
     weights = balancing(labels, len(classifier.task.labels)).to(classifier.device) if balance else None
 
-    def loss_of_step(_: int) -> Tensor:
+    def drawn() -> tuple[Batch, dict[str, NDArray[Any]]]:
         chosen = next(draw)
-        truth = torch.from_numpy(labels[chosen].astype(np.int64)).to(classifier.device)
-        return cross_entropy(classifier.scores(labeled.batch(chosen)), truth, weights)
+        return labeled.batch(chosen), {"truth": labels[chosen].astype(np.int64)}
 
-    return train(classifier.model, loss_of_step, settings, len(labeled), accelerator, watch)
+    def loss(scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        return cross_entropy(scores, inputs["truth"], weights)
+
+    return train_classifier(classifier, drawn, loss, settings, len(labeled), accelerator, watch)

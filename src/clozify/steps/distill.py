@@ -6,18 +6,18 @@ place, and the course of its loss.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from clozify.classifier import Classifier
-from clozify.encode import Encoded
+from clozify.encode import Batch, Encoded
 from clozify.losses import distillation
 from clozify.recipe import Distill
-from clozify.training import UNWATCHED, Watch, endless, train
+from clozify.training import UNWATCHED, Watch, endless, train_classifier
 
 
 def distill(
@@ -33,9 +33,11 @@ def distill(
     draw = endless(len(pile), settings.rows_a_step, chance)
     scale = settings.temperature**2 if settings.scale_by_squared_temperature else 1.0
 
-    def loss_of_step(_: int) -> Tensor:
+    def drawn() -> tuple[Batch, dict[str, NDArray[Any]]]:
         chosen = next(draw)
-        soft = torch.from_numpy(targets[chosen]).to(classifier.device)
-        return scale * distillation(classifier.scores(pile.batch(chosen)), soft, settings.student_temperature)
+        return pile.batch(chosen), {"soft": targets[chosen]}
 
-    return train(classifier.model, loss_of_step, settings, len(pile), accelerator, watch)
+    def loss(scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        return scale * distillation(scores, inputs["soft"], settings.student_temperature)
+
+    return train_classifier(classifier, drawn, loss, settings, len(pile), accelerator, watch)

@@ -8,17 +8,20 @@ second, and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from clozify.cloze import ClozeModel
 from clozify.encode import Batch, Encoded, join
 from clozify.losses import cross_entropy, joint, masked_lm
 from clozify.recipe import Finetune, Recipe
+from clozify.replay import FixedStep, padded_count, padded_width, widened
 from clozify.tokens import Tokens
 from clozify.training import UNWATCHED, Watch, balancing, endless, seed_everything, train
 from clozify.verbalize import LabelWords
@@ -75,17 +78,69 @@ def finetune(
         help_from = endless(len(unlabeled), helpers, chance)
     weights = balancing(labels, len(words.mean)).to(model.device) if recipe.balance else None
 
-    def loss_of_step(_: int) -> Tensor:
+    def drawn() -> tuple[Batch, NDArray[np.int64], Batch | None, MaskedTokens | None]:
         chosen = next(draw)
-        truth = model.tensor(labels[chosen].astype(np.int64))
-        batch = labeled.batch(chosen)
+        truth = labels[chosen].astype(np.int64)
         if unlabeled is None or help_from is None:
-            return cross_entropy(model.label_scores(model.states_at_mask(batch), words), truth, weights)
-        drawn = unlabeled.batch(next(help_from), unlabeled.max_length if recipe.finetune.lm_targets == "all" else None)
-        masked, targets = mask_tokens(drawn, recipe.finetune, model.tokens, chance)
-        return _joint_loss(model, words, batch, truth, masked, targets, recipe.finetune, weights)
+            return labeled.batch(chosen), truth, None, None
+        width = unlabeled.max_length if recipe.finetune.lm_targets == "all" else None
+        masked, targets = mask_tokens(unlabeled.batch(next(help_from), width), recipe.finetune, model.tokens, chance)
+        return labeled.batch(chosen), truth, masked, targets
 
+    def loss_of_step(_: int) -> Tensor:
+        batch, truth, masked, targets = drawn()
+        if masked is None or targets is None:
+            scores = model.label_scores(model.states_at_mask(batch), words)
+            return cross_entropy(scores, model.tensor(truth), weights)
+        return _joint_loss(model, words, batch, model.tensor(truth), masked, targets, recipe.finetune, weights)
+
+    if model.device.type == "cuda":
+        step = fixed_step(model, words, drawn, recipe.finetune, weights)
+        return train(model.model, step, settings, len(labeled), accelerator, watch)
     return train(model.model, loss_of_step, settings, len(labeled), accelerator, watch)
+
+
+def fixed_step(
+    model: ClozeModel,
+    words: LabelWords,
+    drawn: Callable[[], tuple[Batch, NDArray[np.int64], Batch | None, MaskedTokens | None]],
+    settings: Finetune,
+    weights: Tensor | None,
+) -> FixedStep:
+    """A step in shapes that come again and again: rows padded to a few widths, masked tokens to a few numbers."""
+    counts: dict[int, int] = {}
+
+    def arrays() -> dict[str, NDArray[Any]]:
+        batch, truth, masked, targets = drawn()
+        both = batch if masked is None else join([batch, masked], model.tokens.pad_id)
+        width = padded_width(both.input_ids.shape[1], model.longest)
+        found: dict[str, NDArray[Any]] = {
+            name: widened(getattr(both, name), width, model.tokens.pad_id if name == "input_ids" else 0)
+            for name in model.input_names
+        }
+        found |= {"rows": np.arange(len(truth)), "positions": batch.mask_at, "truth": truth}
+        if targets is None:
+            return found
+        micro = targets.rows // settings.per_gpu_helper_batch_size
+        micro_batches = settings.gradient_accumulation_steps
+        # a token's share of the loss: the mean within its micro-batch, then over these; what is padded on has none
+        share = 1 / (np.bincount(micro, minlength=micro_batches)[micro] * micro_batches)
+        count = padded_count(len(micro), counts, width)
+        found["rows"] = np.concatenate([found["rows"], widened(len(truth) + targets.rows, count)])
+        found["positions"] = np.concatenate([found["positions"], widened(targets.positions, count)])
+        return found | {"tokens": widened(targets.tokens, count), "share": widened(share.astype(np.float32), count)}
+
+    def loss(inputs: Mapping[str, Tensor]) -> Tensor:
+        states = model.states_of(inputs)  # (labelled + masked, hidden)
+        labeled_rows = len(inputs["truth"])
+        ce = cross_entropy(model.label_scores(states[:labeled_rows], words), inputs["truth"], weights)
+        if "tokens" not in inputs:
+            return ce
+        scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
+        each = functional.cross_entropy(scores, inputs["tokens"], reduction="none")
+        return joint(ce, (each * inputs["share"]).sum(), settings.alpha)
+
+    return FixedStep(arrays, loss)
 
 
 def _joint_loss(

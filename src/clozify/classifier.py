@@ -7,7 +7,9 @@ its `text_pair`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozify import hub
-from clozify.cloze import BUILTIN, set_attention_dropout
+from clozify.cloze import BUILTIN, Gathered, set_attention_dropout
 from clozify.data import Rows
 from clozify.encode import Batch, Encoded, compile_segments, passes
 from clozify.errors import ModelError
+from clozify.packing import first_position, pack, read_packed, takes_packed
 from clozify.pattern import Pattern, Segment, Slot
 from clozify.recipe import Recipe
 from clozify.replay import FixedStep, padded_width, widened
@@ -78,21 +81,64 @@ class Classifier:
         return torch.cat(parts)[order]
 
     def fixed_step(
-        self, drawn: Callable[[], tuple[Batch, dict[str, NDArray[Any]]]], loss: Callable[[Tensor, Any], Tensor]
+        self,
+        drawn: Callable[[], tuple[Batch, dict[str, NDArray[Any]]]],
+        loss: Callable[[Tensor, Any], Tensor],
+        line: int | None = None,
     ) -> FixedStep:
-        """A training step in shapes that come again and again; `loss` takes the scores and what `drawn` gave beside."""
+        """A training step in shapes that come again and again; `loss` takes the scores and what `drawn` gave beside.
+
+        Rows are padded to a few widths, or lie in lines of the width `line`.
+        """
         names = ["input_ids", "attention_mask"] + (["token_type_ids"] if self._typed else [])
 
         def arrays() -> dict[str, NDArray[Any]]:
             batch, beside = drawn()
+            if line is not None:
+                packed = pack(batch, line, self.tokens.pad_id)
+                return packed.arrays | {"line": packed.line, "start": packed.start} | beside
             width = padded_width(batch.input_ids.shape[1], self.max_length)
             fill = {"input_ids": self.tokens.pad_id}
             return {name: widened(getattr(batch, name), width, fill.get(name, 0)) for name in names} | beside
 
         def loss_of(inputs: Mapping[str, Tensor]) -> Tensor:
+            if line is not None:
+                return loss(self._scores_of_packed(inputs), inputs)
             return loss(self.model(**{name: inputs[name] for name in names}).logits, inputs)
 
         return FixedStep(arrays, loss_of)
+
+    def _scores_of_packed(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The head reads each row's first state, wherever it lies in its line: (rows, labels)."""
+        encoder = self.model.base_model
+        hidden = read_packed(encoder, inputs, self._typed, first_position(encoder))[0]
+        first = hidden[inputs["line"], inputs["start"]][:, None]  # (rows, 1, hidden)
+        scores: Tensor = self._head(inputs_embeds=first).logits
+        return scores
+
+    @cached_property
+    def _head(self) -> Any:
+        """The model with its encoder replaced by states computed before."""
+        head = copy.copy(self.model)
+        head._modules = dict(self.model._modules)
+        head._modules[self.model.base_model_prefix] = Gathered(self.model.base_model)
+        return head
+
+    @cached_property
+    def packs(self) -> bool:
+        """Whether the model scores rows in lines as it scores them by themselves."""
+        if not takes_packed(self.model.base_model, self._typed, self.tokens.pad_id):
+            return False
+        ids = np.arange(16, dtype=np.int64).reshape(2, 8) + self.tokens.pad_id + 1
+        batch = Batch(np.arange(2), ids, np.ones_like(ids), np.zeros_like(ids), np.zeros(2, dtype=np.int64))
+        packed = pack(batch, 16, self.tokens.pad_id)
+        arrays = packed.arrays | {"line": packed.line, "start": packed.start}
+        inputs = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
+        try:
+            with torch.inference_mode():
+                return torch.allclose(self._scores_of_packed(inputs), self.scores(batch), atol=1e-3)
+        except (AttributeError, RuntimeError, ValueError, IndexError, TypeError):
+            return False
 
     @torch.inference_mode()
     def annotate(

@@ -10,6 +10,7 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from clozify import hub
 from clozify.encode import Batch, passes
 from clozify.errors import ModelError
+from clozify.packing import first_position, read_packed, takes_packed
 from clozify.tokens import Tokens
 from clozify.verbalize import LabelWords
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 BUILTIN = Path(__file__).parent / "builtin" / "clozify-mini"
 
 
-class _Gathered(nn.Module):
+class Gathered(nn.Module):
     """Stands in for the encoder when the head is run by itself: hands on the states that it is given."""
 
     def __init__(self, encoder: nn.Module) -> None:
@@ -39,9 +41,13 @@ class _Gathered(nn.Module):
             self.add_module(name, child)
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
-        from transformers.modeling_outputs import BaseModelOutput
+        """The states, and what the encoder's own pooler makes of the first of each row."""
+        from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
-        return BaseModelOutput(last_hidden_state=inputs_embeds)  # type: ignore[arg-type]
+        pooler = getattr(self, "pooler", None)
+        if pooler is None:
+            return BaseModelOutput(last_hidden_state=inputs_embeds)  # type: ignore[arg-type]
+        return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooler(inputs_embeds))  # type: ignore[arg-type]
 
 
 class Head(nn.Module):
@@ -55,7 +61,7 @@ class Head(nn.Module):
         super().__init__()
         self._model = copy.copy(model)
         self._model._modules = dict(model._modules)
-        self._model._modules[model.base_model_prefix] = _Gathered(model.base_model)
+        self._model._modules[model.base_model_prefix] = Gathered(model.base_model)
         self.vocabulary = len(cast(Tensor, model.get_input_embeddings().weight))
 
     def forward(self, states: Tensor, ids: Tensor | None = None) -> Tensor:
@@ -130,7 +136,7 @@ class ClozeModel:
             lengths[:] = batch.input_ids.shape[1]
         for group, inputs in passes(batch, lengths, self.device.type, self.tokens.pad_id, self._typed):
             given = {name: self.tensor(array) for name, array in inputs.items()}
-            if self._wide:
+            if self._wide and "attention_mask" in given:
                 given["attention_mask"] = wide_mask(given["attention_mask"])
             hidden = self.encoder(**given)[0]
             place = torch.full((len(batch.rows),), -1, device=self.device)
@@ -170,9 +176,16 @@ class ClozeModel:
 
     def states_of(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """The encoder's states at `rows` and `positions` of a batch that lies on the device: (places, hidden)."""
-        given = {name: inputs[name] for name in self.input_names}
-        states: Tensor = self.encoder(**given)[0][inputs["rows"], inputs["positions"]]
-        return states
+        if "row" in inputs:
+            hidden: Tensor = read_packed(self.encoder, inputs, self._typed, first_position(self.encoder))[0]
+        else:
+            hidden = self.encoder(**{name: inputs[name] for name in self.input_names})[0]
+        return hidden[inputs["rows"], inputs["positions"]]
+
+    @cached_property
+    def packs(self) -> bool:
+        """Whether the encoder reads several rows in one line."""
+        return takes_packed(self.encoder, self._typed, self.tokens.pad_id)
 
     @property
     def input_names(self) -> list[str]:
@@ -181,7 +194,8 @@ class ClozeModel:
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         """An array where the weights are."""
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        tensor = torch.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
     @torch.inference_mode()
     def _check_head(self) -> None:

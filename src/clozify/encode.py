@@ -190,9 +190,13 @@ def passes(
     """How a batch goes through a model: the rows of each forward pass, and its inputs.
 
     On a CPU padding costs as much as text, so rows of like length run by themselves. A GPU takes all rows at once, with
-    a width that its kernels like.
+    a width that its kernels like, or without a mask where there is no padding.
     """
     names = ["input_ids", "attention_mask"] + (["token_type_ids"] if typed else [])
+    if device != "cpu" and batch.attention_mask.all():
+        names.remove("attention_mask")
+        yield np.arange(len(lengths)), {name: getattr(batch, name) for name in names}
+        return
     for group in like_length(lengths) if device == "cpu" else [np.arange(len(lengths))]:
         width = int(lengths[group].max())
         width = width if device == "cpu" else -(-width // WIDTHS) * WIDTHS
@@ -272,11 +276,19 @@ class Encoded:
         attention = (np.arange(width) < at[:, None]).astype(np.int64)
         return Batch(rows, input_ids, attention, types, mask_at)
 
-    def batches(self, token_budget: int) -> Iterator[Batch]:
-        """All rows, those of like length together, at most `token_budget` tokens (padding included) a batch."""
+    def batches(self, token_budget: int, alike: int | None = None) -> Iterator[Batch]:
+        """All rows, those of like length together, at most `token_budget` tokens (padding included) a batch.
+
+        Where `alike` tokens or more have exactly one length they are a batch by themselves: without padding there is
+        no mask, and attention on a GPU is faster.
+        """
         order = np.argsort(-self.lengths, kind="stable")
+        lengths = self.lengths[order]
         start = 0
         while start < len(order):
-            count = max(1, token_budget // int(self.lengths[order[start]]))
+            count = max(1, token_budget // int(lengths[start]))
+            same = int(np.searchsorted(-lengths, -lengths[start], side="right")) - start
+            if alike is not None and same * int(lengths[start]) >= alike:
+                count = min(count, same)
             yield self.batch(order[start : start + count])
             start += count

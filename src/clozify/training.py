@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozify.classifier import Classifier
-from clozify.encode import Batch
+from clozify.encode import Batch, Encoded
 from clozify.errors import TrainingError
+from clozify.packing import line_width
 from clozify.recipe import Dev, Training
 from clozify.replay import FixedStep, Replay
 
@@ -144,10 +145,10 @@ def train(
 
 def train_classifier(
     classifier: Classifier,
+    encoded: Encoded,
     drawn: Callable[[], tuple[Batch, dict[str, NDArray[Any]]]],
     loss: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
     settings: Training,
-    rows: int,
     accelerator: Any,
     watch: Watch = UNWATCHED,
 ) -> list[float]:
@@ -158,9 +159,10 @@ def train_classifier(
         given = {name: torch.from_numpy(array).to(classifier.device) for name, array in beside.items()}
         return loss(classifier.scores(batch), given)
 
-    on_gpu = classifier.device.type == "cuda"
-    step = classifier.fixed_step(drawn, loss) if on_gpu else loss_of_step
-    return train(classifier.model, step, settings, rows, accelerator, watch)
+    if classifier.device.type == "cpu":
+        return train(classifier.model, loss_of_step, settings, len(encoded), accelerator, watch)
+    step = classifier.fixed_step(drawn, loss, line_width(encoded) if classifier.packs else None)
+    return train(classifier.model, step, settings, len(encoded), accelerator, watch)
 
 
 def _loop(

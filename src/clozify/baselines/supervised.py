@@ -40,4 +40,4 @@ def supervised(
     def loss(scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         return cross_entropy(scores, inputs["truth"], weights)
 
-    return train_classifier(classifier, drawn, loss, settings, len(labeled), accelerator, watch)
+    return train_classifier(classifier, labeled, drawn, loss, settings, accelerator, watch)

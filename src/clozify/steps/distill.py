@@ -40,4 +40,4 @@ def distill(
     def loss(scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         return scale * distillation(scores, inputs["soft"], settings.student_temperature)
 
-    return train_classifier(classifier, drawn, loss, settings, len(pile), accelerator, watch)
+    return train_classifier(classifier, pile, drawn, loss, settings, accelerator, watch)

@@ -20,6 +20,7 @@ from torch.nn import functional
 from clozify.cloze import ClozeModel
 from clozify.encode import Batch, Encoded, join
 from clozify.losses import cross_entropy, joint, masked_lm
+from clozify.packing import line_width, pack
 from clozify.recipe import Finetune, Recipe
 from clozify.replay import FixedStep, padded_count, padded_width, widened
 from clozify.tokens import Tokens
@@ -95,7 +96,9 @@ def finetune(
         return _joint_loss(model, words, batch, model.tensor(truth), masked, targets, recipe.finetune, weights)
 
     if model.device.type == "cuda":
-        step = fixed_step(model, words, drawn, recipe.finetune, weights)
+        sets = [labeled] if unlabeled is None else [labeled, unlabeled]
+        wide = line_width(*sets) if model.packs and recipe.finetune.lm_targets == "text" else None
+        step = fixed_step(model, words, drawn, recipe.finetune, weights, wide)
         return train(model.model, step, settings, len(labeled), accelerator, watch)
     return train(model.model, loss_of_step, settings, len(labeled), accelerator, watch)
 
@@ -106,19 +109,33 @@ def fixed_step(
     drawn: Callable[[], tuple[Batch, NDArray[np.int64], Batch | None, MaskedTokens | None]],
     settings: Finetune,
     weights: Tensor | None,
+    line: int | None = None,
 ) -> FixedStep:
-    """A step in shapes that come again and again: rows padded to a few widths, masked tokens to a few numbers."""
+    """A step in shapes that come again and again: rows padded to a few widths, masked tokens to a few numbers.
+
+    Or the rows lie in lines of the width `line`, and only the last line is padded.
+    """
     counts: dict[int, int] = {}
 
     def arrays() -> dict[str, NDArray[Any]]:
         batch, truth, masked, targets = drawn()
         both = batch if masked is None else join([batch, masked], model.tokens.pad_id)
-        width = padded_width(both.input_ids.shape[1], model.longest)
-        found: dict[str, NDArray[Any]] = {
-            name: widened(getattr(both, name), width, model.tokens.pad_id if name == "input_ids" else 0)
-            for name in model.input_names
-        }
-        found |= {"rows": np.arange(len(truth)), "positions": batch.mask_at, "truth": truth}
+        rows, positions = np.arange(len(truth)), batch.mask_at
+        if targets is not None:
+            rows, positions = (
+                np.concatenate([rows, len(truth) + targets.rows]),
+                np.concatenate([positions, targets.positions]),
+            )
+        found: dict[str, NDArray[Any]]
+        if line is None:
+            width = padded_width(both.input_ids.shape[1], model.longest)
+            fill = {"input_ids": model.tokens.pad_id}
+            found = {name: widened(getattr(both, name), width, fill.get(name, 0)) for name in model.input_names}
+        else:
+            packed = pack(both, line, model.tokens.pad_id)
+            found, width = dict(packed.arrays), len(packed.arrays["row"])
+            rows, positions = packed.line[rows], packed.start[rows] + positions
+        found |= {"rows": rows, "positions": positions, "truth": truth}
         if targets is None:
             return found
         micro = targets.rows // settings.per_gpu_helper_batch_size
@@ -126,8 +143,7 @@ def fixed_step(
         # a token's share of the loss: the mean within its micro-batch, then over these; what is padded on has none
         share = 1 / (np.bincount(micro, minlength=micro_batches)[micro] * micro_batches)
         count = padded_count(len(micro), counts, width)
-        found["rows"] = np.concatenate([found["rows"], widened(len(truth) + targets.rows, count)])
-        found["positions"] = np.concatenate([found["positions"], widened(targets.positions, count)])
+        found |= {"rows": widened(rows, len(truth) + count), "positions": widened(positions, len(truth) + count)}
         return found | {"tokens": widened(targets.tokens, count), "share": widened(share.astype(np.float32), count)}
 
     def loss(inputs: Mapping[str, Tensor]) -> Tensor:

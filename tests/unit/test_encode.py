@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozify.encode import Column, Encoded, compile_pattern, longest_first, longest_segment
+from clozify.encode import Column, Encoded, compile_pattern, longest_first, longest_segment, passes
 from clozify.errors import TaskError
+from clozify.packing import pack
 from clozify.pattern import Pattern, Slot
 from clozify.recipe import Wording
 from clozify.tokens import Ragged
@@ -70,14 +71,48 @@ def test_splicing_equals_joining_the_pieces_by_hand(splice, rows, max_length):
         assert encoded.truncated[row] == (sum(kept) < 2 * len(a) + len(b))
 
 
-@given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40), budget=st.integers(1, 300))
-def test_batches_hold_every_row_once_within_the_token_budget(splice, lengths, budget):
+@given(
+    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40),
+    budget=st.integers(1, 300),
+    alike=st.none() | st.integers(1, 100),
+)
+def test_batches_hold_every_row_once_within_the_token_budget(splice, lengths, budget, alike):
     _, encoded = splice([[7] * n for n in lengths], [[8]] * len(lengths), 100)
     seen = []
-    for batch in encoded.batches(budget):
+    for batch in encoded.batches(budget, alike):
         assert batch.input_ids.size <= max(budget, batch.input_ids.shape[1])
+        left = np.setdiff1d(np.flatnonzero(encoded.lengths == batch.input_ids.shape[1]), seen)
+        if alike is not None and len(left) * batch.input_ids.shape[1] >= alike:
+            assert batch.attention_mask.all()  # rows of one length by themselves
         seen += batch.rows.tolist()
     assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_a_gpu_is_given_no_mask_where_there_is_no_padding(splice):
+    """With a mask, attention takes a slower way; without one where it is needed, text would look at padding."""
+    _, encoded = splice([[7] * 3, [7] * 3, [7] * 9], [[8]] * 3, 100)
+    for rows, masked in (([0, 1], False), ([0, 2], True)):
+        batch = encoded.batch(np.array(rows))
+        ((group, inputs),) = passes(batch, batch.attention_mask.sum(axis=1), "cuda", 0, typed=False)
+        assert ("attention_mask" in inputs) is masked
+        assert group.tolist() == [0, 1]
+        assert inputs["input_ids"].shape[1] % 8 == 0 or not masked
+
+
+@given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=20), spare=st.integers(0, 40))
+def test_every_token_has_one_place_in_its_row_s_line(splice, lengths, spare):
+    """A token in another row's place would be read as that row's."""
+    _, encoded = splice([[7 + n] * n for n in lengths], [[8]] * len(lengths), 100)
+    batch = encoded.batch(np.arange(len(lengths)))
+    packed = pack(batch, int(encoded.lengths.max()) + spare, 0)
+    for row, length in enumerate(encoded.lengths):
+        line, place = packed.line[row], packed.start[row] + np.arange(length)
+        assert (packed.arrays["row"][line, place] == row).all()
+        assert (packed.arrays["input_ids"][line, place] == batch.input_ids[row, :length]).all()
+        assert (packed.arrays["token_type_ids"][line, place] == batch.token_type_ids[row, :length]).all()
+        assert packed.arrays["positions_in_row"][line, place].tolist() == list(range(length))
+    assert (packed.arrays["row"] >= 0).sum() == encoded.lengths.sum()
+    assert len(packed.arrays["row"]) <= len(lengths)
 
 
 def test_a_pattern_that_leaves_no_room_for_text_is_an_error(tiny):

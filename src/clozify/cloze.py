@@ -167,7 +167,8 @@ class ClozeModel:
     def label_scores(self, states: Tensor, words: LabelWords) -> Tensor:
         """s(l | x): the mean of the label's words' raw scores, (batch, hidden) -> (batch, labels)."""
         if id(words) not in self._words:  # sent to the device once; held, since another object could take its number
-            self._words[id(words)] = (words, self.tensor(words.ids), self.tensor(words.mean).to(self.model.dtype))
+            with torch.inference_mode(False):  # for training too, whoever asked first
+                self._words[id(words)] = (words, self.tensor(words.ids), self.tensor(words.mean).to(self.model.dtype))
         _, ids, mean = self._words[id(words)]
         with torch.autocast(self.device.type, enabled=False):  # a handful of numbers: always in full precision
             word_scores = self.head(states.to(self.model.dtype), ids)  # (batch, words)

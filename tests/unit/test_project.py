@@ -13,7 +13,7 @@ PACKAGE = Path(clozify.__file__).parent
 ORDER = """
 errors pattern task recipe progress hub files data tokens encode verbalize cloze classifier questions metrics
 losses training steps baselines run trackers memory plan members generations final pet pretraining estimate
-check predictions zeroshot predict candidates findwords demo report estimator cli __main__
+check predictions zeroshot predict candidates findwords demo reproduce report estimator cli __main__
 """.split()
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

@@ -80,6 +80,7 @@ def draw(filled: Filled) -> tuple[str, bytes]:
         FigureCanvasAgg(figure)
         for number, panel in enumerate(panels, start=1):
             _panel(figure.add_subplot(1, len(panels), number), filled, panel, axes)
+        _uncover(figure, axes)
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "clozify"})
         figure.savefig(png, format="png", dpi=160, metadata={"Software": "clozify"})
@@ -120,18 +121,25 @@ def _panel(plot: Any, filled: Filled, group: str, axes: Axes) -> None:
     if group:
         rate, _, power = group.removeprefix("LR = ").partition("e-")
         plot.set_title(rf"$\mathrm{{LR}} = {rate}\mathrm{{e}}{{-}}{power}$", fontsize=10)
-    _legend(plot, axes, 7.5 if group else 8.5)
+    _legend(plot, axes, axes.legend)
 
 
-def _legend(plot: Any, axes: Axes, size: float) -> None:
-    """The legend where the paper has it; elsewhere only if it would cover a point there."""
-    look: dict[str, Any] = {"ncols": axes.columns, "fontsize": size, "edgecolor": FRAME, "fancybox": False}
-    legend = plot.legend(loc=axes.legend, **look)
-    plot.figure.draw_without_rendering()
-    box = legend.get_window_extent()
-    points = [point for line in plot.lines for point in plot.transData.transform(line.get_xydata())]
-    if any(box.contains(*point) for point in points):
-        plot.legend(loc="best", **look)
+def _legend(plot: Any, axes: Axes, where: str) -> Any:
+    """The legend, filled row by row as pgfplots does."""
+    lines = plot.get_legend_handles_labels()[0]
+    given = [line for column in range(axes.columns) for line in lines[column :: axes.columns]]
+    size = 7.5 if plot.get_title() else 8.5
+    return plot.legend(handles=given, loc=where, ncols=axes.columns, fontsize=size, edgecolor=FRAME, fancybox=False)
+
+
+def _uncover(figure: Any, axes: Axes) -> None:
+    """Move a legend only if it covers a point where the paper has it."""
+    figure.draw_without_rendering()
+    for plot in figure.axes:
+        box = plot.get_legend().get_window_extent()
+        points = [point for line in plot.lines for point in plot.transData.transform(line.get_xydata())]
+        if any(box.contains(*point) for point in points):
+            _legend(plot, axes, "best")
 
 
 def _look(name: str) -> tuple[dict[str, Any], bool]:

@@ -18,7 +18,6 @@ from clozify.data import Rows
 from clozify.metrics import evaluate
 from clozify.steps.combine import combine
 
-
 Spread = list[float | None]  # a mean, and its standard deviation where there is one
 
 

@@ -64,6 +64,11 @@ def test_table_4_runs_on_the_sample_data_shares_members_and_resumes(run, tmp_pat
     folder = tmp_path / "out" / "runs"
     assert len(list(folder.glob("*/members/*/member.json"))) == 6  # one a pattern, for both cells
     assert len(re.findall("member .* already there", err)) == 6
+    (metrics,) = folder.glob("*/metrics.json")
+    of_run = json.loads(metrics.read_text())  # of the last cell, the uniform one
+    assert found["", "PET uniform", "sample"] == pytest.approx(100 * of_run["classifier"]["accuracy"])
+    assert found["", "min", "sample"] == pytest.approx(100 * of_run["members"]["min"])
+    assert found["", "max", "sample"] == pytest.approx(100 * of_run["members"]["max"])
     text = (tmp_path / "out" / "table4.md").read_text()
     assert "| PET weighted | not run |" in text
     assert "at most 4 rows a label" in text
@@ -87,6 +92,24 @@ def test_a_cell_of_one_table_is_the_same_cell_in_another(run, tmp_path):
     status, out, err = run("table4", *SAMPLE, "--examples", 28, "--json")
     assert "cell 1/2: sample, 28 examples, PET (weighting=weighted)  already there" in err
     assert values(out)["", "PET weighted", "sample"] == found["|T| = 28", "PET", "sample"]
+
+
+def test_a_command_that_was_stopped_goes_on_where_it_was(run, tmp_path, monkeypatch):
+    """Hours of members must not be lost because the last step was not reached."""
+
+    def stop(*given):
+        raise OSError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("clozify.pet.train_classifiers", stop)
+        status, _, err = run("table4", *SAMPLE, "--examples", 28)
+    assert status == 2
+    assert not (tmp_path / "out" / "table4.md").exists()
+    assert not (tmp_path / "out" / "cells").exists()
+    status, _, err = run("table4", *SAMPLE, "--examples", 28)
+    assert status == 0
+    assert len(re.findall("member .* already there", err)) == 12
+    assert not re.search("member .* loss", err)
 
 
 def test_pairs_without_training_fill_lines_1_and_2_of_table_1(run):

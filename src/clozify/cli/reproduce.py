@@ -47,7 +47,7 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper, or some of its cells, and show it beside the paper's values."""
     from clozify.report.exhibits import show_costs, show_exhibit
-    from clozify.reproduce.work import prepare
+    from clozify.reproduce.work import costs
     from clozify.reproduce.work import reproduce as work
 
     asked: dict[str, Any] = {
@@ -63,10 +63,7 @@ def reproduce(
         "say": teller(quiet),
     }
     if plan:
-        from clozify.reproduce.cost import cost
-
-        shown, cells = prepare(what, output, **asked)
-        found = cost(cells, shown.asked())
+        found = costs(what, output, **asked)
         if as_json:
             print_json(found)
         else:

@@ -14,21 +14,26 @@ from clozify.reproduce.render import explained, shown, title
 
 
 def show_exhibit(console: Console, filled: Filled, files: list[Path]) -> None:
-    """The exhibit as a table, its notes, and where its files are."""
+    """The rows and columns that have a number of ours, the notes, and where the files are."""
     exhibit = filled.exhibit
+    lines = list(zip(exhibit.rows, filled.places, strict=True))
+    columns = [n for n in range(len(exhibit.columns)) if any(places[n].ours is not None for _, places in lines)]
     grouped = any(row.group for row in exhibit.rows)
     table = Table(box=None, pad_edge=False)
     for head in exhibit.heads if grouped else exhibit.heads[1:]:
-        table.add_column(Text(head))
-    for column in exhibit.columns:
-        table.add_column(Text(column), justify="right")
+        table.add_column(Text(head), no_wrap=True)
+    for number in columns:
+        table.add_column(Text(exhibit.columns[number]), justify="right")
     before = None
-    for row, places in zip(exhibit.rows, filled.places, strict=True):
+    for row, places in lines:
+        if all(place.ours is None for place in places):
+            continue
         names = [row.group if row.group != before else "", row.name] if grouped else [row.name]
         before = row.group
-        table.add_row(*(Text(text) for text in [*names, *map(shown, places)]))
+        table.add_row(*(Text(text) for text in [*names, *(shown(places[n], spread=False) for n in columns)]))
     console.print(Text.assemble((title(filled), "bold"), f": {exhibit.caption}."), soft_wrap=True)
-    console.print(table)
+    if columns:
+        console.print(table)
     for line in (explained(filled), *filled.notes):
         console.print(Text(line), soft_wrap=True)
     console.print(Text(f"Written: {', '.join(map(str, files))}"), soft_wrap=True)

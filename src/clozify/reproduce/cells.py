@@ -114,7 +114,8 @@ class Cells:
         try:
             data.split(cell.examples, self.recipe(cell), cell.share)
         except DataError as error:
-            raise NotRunError(error.problems) from None
+            name = TITLES.get(cell.task, cell.task)
+            raise NotRunError(f"{name}, {cell.examples} examples: {' '.join(error.problems)}") from None
         return data
 
     def run(self, cell: Cell) -> dict[str, Any]:

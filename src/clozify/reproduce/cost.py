@@ -85,7 +85,7 @@ def cost(cells: Cells, asked: list[Cell]) -> dict[str, Any]:
         try:
             data = cells.check(cell)
         except DataError as error:
-            notes.append(f"{cell}: {' '.join(error.problems)}")
+            notes.append(f"Not in the sum: {' '.join(error.problems)}")
             continue
         notes += _add(bill, cell, data)
     disk = round(4 * bill.numbers / 2**20, 1)

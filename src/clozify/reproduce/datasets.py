@@ -130,9 +130,15 @@ class Data:
         """A task's rows."""
         if name not in self._read:
             task = load_task(SHIPPED[name])
-            found = self._sample(task) if name == "sample" else self._xstance(name, task)
-            if found is None:
-                found = self._plain(name, task)
+            try:
+                found = self._sample(task) if name == "sample" else self._xstance(name, task)
+                found = found or self._plain(name, task)
+            except DataError as error:
+                if self.folder is not None:
+                    raise
+                raise DataError(
+                    [f"{error} Where its files are on this disk, name their folder: --data FOLDER."]
+                ) from None
             self._read[name] = self._limited(name, found)
         return self._read[name]
 

@@ -7,6 +7,7 @@ difference; a place that was not run says so.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -27,7 +28,7 @@ p, li { color: var(--soft); max-width: 60rem; }
 table { border-collapse: collapse; margin: 1.2rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 thead th { background: var(--head); border-bottom: 2px solid var(--line); }
-th:first-child, th:nth-child(2), td.words { text-align: left; }
+th.name, .words { text-align: left; }
 td.words { white-space: normal; }
 tbody.group tr:last-child > * { border-bottom-color: var(--soft); }
 tbody th { font-weight: 500; vertical-align: top; }
@@ -48,8 +49,10 @@ def number(value: Value | str, places: int = 1) -> str:
     return f"{value.mean:.{places}f}{std}"
 
 
-def shown(place: Place) -> str:
-    """A place in one line: `87.3 ±0.2 (87.5 ±0.0; -0.2)`."""
+def shown(place: Place, spread: bool = True) -> str:
+    """A place in one line: `87.3 ±0.2 (87.5 ±0.0; -0.2)`, or without the spread of both."""
+    if not spread:
+        place = replace(place, ours=_bare(place.ours), paper=_bare(place.paper))
     if place.ours is None and place.paper is None and not place.why:
         return ""
     ours = number(place.ours) if place.ours is not None else NOT_RUN if place.why else "quoted"
@@ -62,6 +65,10 @@ def shown(place: Place) -> str:
     return f"{ours} ({number(place.paper)}{difference})"
 
 
+def _bare(value: Value | str | None) -> Value | str | None:
+    return Value(value.mean) if isinstance(value, Value) else value
+
+
 def title(filled: Filled) -> str:
     """`Table 1`."""
     return re.sub(r"(\d)", r" \1", filled.exhibit.name).capitalize()
@@ -69,9 +76,13 @@ def title(filled: Filled) -> str:
 
 def explained(filled: Filled) -> str:
     """How a place is to be read."""
-    if any(isinstance(place.paper, str) for row in filled.places for place in row):
-        return "Ours, then the paper's words."
+    if _in_words(filled):
+        return "Our words, then the paper's where it has them."
     return f"Each place: our {filled.exhibit.metric} in percent, then in brackets the paper's value and the difference."
+
+
+def _in_words(filled: Filled) -> bool:
+    return any(isinstance(value, str) for row in filled.places for place in row for value in (place.ours, place.paper))
 
 
 def markdown(filled: Filled, image: str | None = None) -> str:
@@ -109,13 +120,18 @@ def html(filled: Filled, svg: str | None = None) -> str:
         first = row.group not in bodies
         of_group = bodies.setdefault(row.group, [])
         count = sum(other.group == row.group for other in exhibit.rows)
-        group = f'<th scope="rowgroup" rowspan="{count}">{escape(row.group)}</th>' if grouped and first else ""
+        group = (
+            f'<th class="name" scope="rowgroup" rowspan="{count}">{escape(row.group)}</th>' if grouped and first else ""
+        )
         cells = "".join(_html_place(place) for place in places)
-        of_group.append(f'<tr>{group}<th scope="row">{escape(row.name)}</th>{cells}</tr>')
+        of_group.append(f'<tr>{group}<th class="name" scope="row">{escape(row.name)}</th>{cells}</tr>')
     body = "\n".join("\n".join(['<tbody class="group">', *rows, "</tbody>"]) for rows in bodies.values())
     drawing = f"<figure>{svg[svg.index('<svg') :]}</figure>" if svg is not None else ""
     notes = "".join(f"<li>{escape(note)}</li>" for note in filled.notes)
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    kinds = ["name"] * (len(heads) - len(exhibit.columns)) + ["words" if _in_words(filled) else ""] * len(
+        exhibit.columns
+    )
+    head = "".join(f'<th scope="col" class="{k}">{escape(name)}</th>' for k, name in zip(kinds, heads, strict=True))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

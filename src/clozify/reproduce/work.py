@@ -14,6 +14,7 @@ from typing import Any
 from clozify.errors import DataError, RunError
 from clozify.recipe import Recipe
 from clozify.reproduce.cells import Cell, Cells, NotRunError, check_model
+from clozify.reproduce.cost import cost
 from clozify.reproduce.datasets import PILE, Data
 from clozify.reproduce.draw import check_matplotlib, draw
 from clozify.reproduce.exhibits import exhibit
@@ -65,8 +66,17 @@ def reproduce(
     return filled, write(filled, cells.output)
 
 
-def _run(asked: list[Cell], cells: Cells, named: bool) -> dict[Cell, str]:
-    """Run the cells; returns why some were not. A task that was asked for by name must have its data."""
+def costs(what: str, output: str | Path, tasks: Sequence[str] | None = None, **more: Any) -> dict[str, Any]:
+    """What it will cost to run what is asked for; nothing is written."""
+    shown, cells = prepare(what, output, tasks, **more)
+    why = _check(shown.asked(), cells, named=tasks is not None)
+    found = cost(cells, [cell for cell in shown.asked() if cell not in why])
+    found["notes"] += [f"Not in the sum: {reason}" for reason in dict.fromkeys(why.values())]
+    return found
+
+
+def _check(asked: list[Cell], cells: Cells, named: bool) -> dict[Cell, str]:
+    """Read the data of the cells that are left; returns which lack theirs. A task that was named must have it."""
     left = [cell for cell in asked if cells.find(cell) is None]
     absent: dict[str, str] = {}
     for task in dict.fromkeys(cell.task for cell in left):
@@ -81,15 +91,22 @@ def _run(asked: list[Cell], cells: Cells, named: bool) -> dict[Cell, str]:
     why = {cell: absent[cell.task] for cell in left if cell.task in absent}
     if set(left) - set(why):
         check_model(cells.model)
+    return why
+
+
+def _run(asked: list[Cell], cells: Cells, named: bool) -> dict[Cell, str]:
+    """Run the cells; returns why some were not."""
+    why = _check(asked, cells, named)
     for number, cell in enumerate(asked, start=1):
         if cell in why:
             continue
-        cells.say(f"cell {number}/{len(asked)}: {cell}{'' if cell in left else '  already there'}")
+        known = "" if cells.find(cell) is None else "  already there"
+        cells.say(f"cell {number}/{len(asked)}: {cell}{known}")
         try:
             cells.run(cell)
         except NotRunError as error:
-            why[cell] = f"{cell}: {' '.join(error.problems)}"
-            cells.say(f"not run: {' '.join(error.problems)}")
+            why[cell] = " ".join(error.problems)
+            cells.say(f"not run: {why[cell]}")
     return why
 
 

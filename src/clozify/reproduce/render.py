@@ -78,7 +78,7 @@ def explained(filled: Filled) -> str:
     """How a place is to be read."""
     if _in_words(filled):
         return "Our words, then the paper's where it has them."
-    return f"Each place: our {filled.exhibit.metric} in percent, then in brackets the paper's value and the difference."
+    return f"Each place: our {filled.exhibit.metric} in percent, then the paper's value and the difference."
 
 
 def _in_words(filled: Filled) -> bool:

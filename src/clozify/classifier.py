@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozify import hub
-from clozify.cloze import BUILTIN, Gathered, set_attention_dropout
+from clozify.cloze import BUILTIN, Gathered, longest_of, set_attention_dropout
 from clozify.data import Rows
 from clozify.encode import Batch, Encoded, compile_segments, passes
 from clozify.errors import ModelError
@@ -188,7 +188,7 @@ def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) ->
         raise ModelError(
             f"The model '{name}' cannot be loaded as a classifier: {' '.join(str(error).split())}"
         ) from error
-    return Classifier(model.to(device), tokenizer, task, min(recipe.max_seq_length, tokenizer.model_max_length))
+    return Classifier(model.to(device), tokenizer, task, min(recipe.max_seq_length, longest_of(model, tokenizer)))
 
 
 def load_classifier(folder: Path, device: str) -> Classifier:

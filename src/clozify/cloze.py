@@ -118,12 +118,7 @@ class ClozeModel:
     @property
     def longest(self) -> int:
         """The most tokens that the model reads, special ones included."""
-        limit = int(getattr(self.model.config, "max_position_embeddings", None) or 512)
-        for name, module in self.encoder.named_modules():
-            # RoBERTa and MPNet start to count positions behind the padding id
-            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-                limit = module.num_embeddings - module.padding_idx - 1
-        return min(limit, int(self.tokens.tokenizer.model_max_length))
+        return longest_of(self.model, self.tokens.tokenizer)
 
     def states(self, batch: Batch, rows: Tensor, positions: Tensor) -> Tensor:
         """The encoder's states at these places of a batch: (places, hidden)."""
@@ -212,6 +207,16 @@ class ClozeModel:
             ) from error
         if not torch.allclose(alone, whole, atol=1e-2 if self.model.dtype != torch.float32 else 1e-4, rtol=1e-3):
             raise ModelError(f"The head of the model '{self.name}' cannot be cut to single words.")
+
+
+def longest_of(model: Any, tokenizer: Any) -> int:
+    """The most tokens that a model reads, special ones included."""
+    limit = int(getattr(model.config, "max_position_embeddings", None) or 512)
+    for name, module in model.base_model.named_modules():
+        # RoBERTa and MPNet start to count positions behind the padding id
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            limit = module.num_embeddings - module.padding_idx - 1
+    return min(limit, int(tokenizer.model_max_length))
 
 
 def wide_mask(mask: Tensor) -> Tensor:

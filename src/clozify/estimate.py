@@ -47,8 +47,8 @@ def estimate(plan: Plan) -> dict[str, Any]:
         "classifiers": classifiers,
         "steps_a_classifier": final.steps(len(trained_on)) if classifiers else 0,
     }
-    step, row, parameters = _member_seconds(plan) if members else (0.0, 0.0, 0)
-    final_step, size = _classifier_seconds(plan, trained_on) if classifiers else (0.0, 0)
+    step, row, parameters = member_seconds(plan) if members else (0.0, 0.0, 0)
+    final_step, size = classifier_seconds(plan, trained_on) if classifiers else (0.0, 0)
     kept = size if classifiers else len(plan.task.pairs) * plan.recipe.repetitions * parameters
     scores = (members * rows + classifiers * (len(plan.test) if plan.test is not None else 0)) * len(plan.task.labels)
     found["disk_mib"] = round(4 * (scores + kept) / 2**20, 1)
@@ -70,7 +70,7 @@ def _timed(work: Any) -> float:
     return time.monotonic() - began
 
 
-def _member_seconds(plan: Plan) -> tuple[float, float, int]:
+def member_seconds(plan: Plan) -> tuple[float, float, int]:
     """Seconds of a fine-tuning step and of scoring a row, and the model's parameters."""
     model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
     questions = ask(model, plan.task, None, plan.recipe.wording)
@@ -98,7 +98,7 @@ def _member_seconds(plan: Plan) -> tuple[float, float, int]:
     return step, row, model.model.num_parameters()
 
 
-def _classifier_seconds(plan: Plan, rows: Rows) -> tuple[float, int]:
+def classifier_seconds(plan: Plan, rows: Rows) -> tuple[float, int]:
     """Seconds of a step of the final classifier, and its parameters."""
     classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
     few = rows.select(np.arange(min(256, len(rows))))

@@ -77,6 +77,7 @@ def train_classifiers(bench: Bench, targets: NDArray[np.float32] | None) -> dict
         summary[metric] = float(np.mean(values))
         summary[f"{metric}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         summary[f"{metric}_each"] = values
+    summary["jobs"] = [place.name for place in places]
     return summary | {"labels": first["labels"], "confusion": first["confusion"]}
 
 

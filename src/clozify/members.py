@@ -231,7 +231,8 @@ def member_metrics(plan: Plan, members: list[dict[str, Any]], truth: NDArray[np.
     for member in members:
         scores = np.load(member["folder"] / "test.npy")
         result = evaluate(truth, scores.argmax(axis=-1), scores.shape[-1])
-        each.append({"pair": plan.task.pairs[member["pair"]].name, "seed": member["seed"], **result})
+        job = f"{member['folder'].parent.name}/{member['folder'].name}"
+        each.append({"pair": plan.task.pairs[member["pair"]].name, "seed": member["seed"], "job": job, **result})
     pairs = {
         pair.name: {
             metric: float(np.mean([m[metric] for m in each if m["pair"] == pair.name]))

@@ -12,8 +12,9 @@ import clozify
 PACKAGE = Path(clozify.__file__).parent
 ORDER = """
 errors pattern task recipe progress hub files data tokens encode packing verbalize cloze replay classifier
-questions metrics losses training steps baselines run trackers memory plan bench executors members generations final pet
-pretraining estimate check predictions zeroshot predict candidates findwords demo report estimator cli __main__
+questions metrics losses training steps baselines run trackers memory plan bench executors members generations
+final pet pretraining estimate check predictions zeroshot predict candidates findwords demo reproduce report
+estimator cli __main__
 """.split()
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

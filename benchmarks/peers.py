@@ -67,6 +67,7 @@ class Asked:
     rows: int
     unlabeled_rows: int
     threads: int
+    at_once: int = 1
     setfit_command: list[str] = field(default_factory=list)
     setfit_site: str | None = None
 
@@ -204,6 +205,12 @@ def setfit_python(cache: Path) -> str:
     return str(python)
 
 
+def python_path(site: str | None) -> dict[str, str]:
+    """The variable that puts a folder with SetFit before whatever else is searched."""
+    before = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [site, before]))} if site else {}
+
+
 def command_of(asked: Asked, part: Part) -> tuple[list[str], dict[str, str]]:
     """The process of a part, and its environment: the same threads for all, and no calls to the hub for a folder."""
     environment = os.environ | {"OMP_NUM_THREADS": str(asked.threads), "RAYON_NUM_THREADS": str(asked.threads)}
@@ -212,8 +219,7 @@ def command_of(asked: Asked, part: Part) -> tuple[list[str], dict[str, str]]:
         environment["HF_HUB_OFFLINE"] = "1"
     if part.method != "setfit":
         return [sys.executable, __file__, "--part", json.dumps([asdict(asked), asdict(part)])], environment
-    if asked.setfit_site is not None:
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [asked.setfit_site, os.environ.get("PYTHONPATH")]))
+    environment |= python_path(asked.setfit_site)
     return [*asked.setfit_command, str(HERE / "peers_setfit.py"), str(setfit_job(asked, part))], environment
 
 
@@ -244,14 +250,14 @@ def finish(asked: Asked, part: Part, status: int) -> None:
     print(f"{part.name}: {100 * result['accuracy']:.1f} in {result['training_seconds']:,.0f} s", file=sys.stderr)
 
 
-def run_parts(asked: Asked, parts: list[Part], at_once: int) -> None:
+def run_parts(asked: Asked, parts: list[Part]) -> None:
     """Run what is not there yet, so many parts side by side; each one's log lies in the output's folder."""
     waiting = [part for part in parts if result_of(asked, part) is None]
     running: dict[subprocess.Popen[bytes], Part] = {}
     while waiting or running:
         for process in [process for process in running if process.poll() is not None]:
             finish(asked, running.pop(process), process.returncode)
-        while waiting and len(running) < at_once:
+        while waiting and len(running) < asked.at_once:
             part = waiting.pop(0)
             shutil.rmtree(Path(asked.output) / part.name, ignore_errors=True)  # a half one would resume, and look quick
             command, environment = command_of(asked, part)
@@ -292,26 +298,24 @@ def table(asked: Asked, parts: list[Part]) -> Iterator[str]:
         yield start + " | ".join(cells) + " |"
 
 
-def show(asked: Asked, parts: list[Part], at_once: int) -> None:
+def show(asked: Asked, parts: list[Part]) -> None:
     """Print what was compared, and the table."""
     found = [result for part in parts if (result := result_of(asked, part)) is not None]
-    versions: dict[str, str] = {}
-    for result in found:
-        versions |= result["versions"]
+    versions = sorted({f"{name} {version}" for result in found for name, version in result["versions"].items()})
     device = "GPU" if any("gpu_mib" in result for result in found) else f"CPU, {asked.threads} threads"
     settings = " ".join(asked.settings + [f"setfit.{name}={value}" for name, value in asked.setfit_settings.items()])
     tests = sum(1 for _ in (Path(asked.output) / "data" / "test.jsonl").open(encoding="utf-8"))
     print(f"AG's News, {tests:,} test rows; {asked.model}, recipe {asked.recipe} {settings}".rstrip())
-    print(f"{device}; " + ", ".join(f"{name} {version}" for name, version in sorted(versions.items())))
-    if at_once > 1:
-        print(f"{at_once} parts ran side by side: times, speeds and their ratios mean little.")
+    print(f"{device}; {', '.join(versions)}")
+    if asked.at_once > 1:
+        print(f"{asked.at_once} parts ran side by side: times, speeds and their ratios mean little.")
     print("\n".join(table(asked, parts)), flush=True)
 
 
 def setfit_way(python: str | None, site: str | None, cache: Path) -> list[str]:
     """Which Python runs SetFit; fails before any work where it cannot."""
     chosen = python or (sys.executable if site else setfit_python(cache))
-    environment = os.environ | ({"PYTHONPATH": site} if site else {})
+    environment = os.environ | python_path(site)
     tried = subprocess.run([chosen, "-c", "import setfit"], env=environment, capture_output=True, text=True)
     if tried.returncode:
         sys.exit(f"{chosen} cannot import setfit: {(tried.stderr.strip().splitlines() or ['no reason given'])[-1]}")
@@ -365,15 +369,15 @@ def main(
     if unknown := [name for name in chosen if name not in METHODS]:
         sys.exit(f"There is no method {', '.join(unknown)}; there is {', '.join(METHODS)}.")
     asked = Asked(
-        output, model, recipe, settings or [], values_of(setfit_settings or []), rows, unlabeled_rows, threads
+        output, model, recipe, settings or [], values_of(setfit_settings or []), rows, unlabeled_rows, threads, at_once
     )
     if "setfit" in chosen:
         asked.setfit_command, asked.setfit_site = setfit_way(python, site, cache), site and str(Path(site).resolve())
     sizes = [int(size) for size in examples.split(",")]
     parts = [Part(size, method, 42 + n) for size in sizes for method in chosen for n in range(seeds)]
     make_data(asked, sizes)
-    run_parts(asked, parts, at_once)
-    show(asked, parts, at_once)
+    run_parts(asked, parts)
+    show(asked, parts)
 
 
 if __name__ == "__main__":

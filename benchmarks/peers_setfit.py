@@ -11,6 +11,7 @@ import json
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,15 @@ def make_body(model: str, max_length: int, folder: Path) -> None:
     body.float().save_pretrained(str(folder))
 
 
+def epochs_for(labels: list[int], batch_size: int, least_steps: int) -> int:
+    """How many epochs make so many steps: SetFit's default draws as many pairs of one label as of two, each once."""
+    count = Counter(labels)
+    alike = sum(n * (n - 1) // 2 for n in count.values())
+    unlike = len(labels) * (len(labels) - 1) // 2 - alike
+    steps = -(-2 * max(alike, unlike) // batch_size)
+    return max(1, -(-least_steps // steps))
+
+
 def main(job: dict[str, Any]) -> dict[str, Any]:
     """Train on the job's rows and measure on its test rows."""
     import sentence_transformers
@@ -74,15 +84,17 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     import transformers
     from datasets import Dataset
 
-    work = Path(job["folder"])
+    work, settings = Path(job["folder"]), dict(job["settings"])
     train, test = read_rows(job["labeled"]), read_rows(job["test"])
+    if job["least_steps"]:
+        settings["num_epochs"] = epochs_for(train["label"], settings.get("batch_size", 16), job["least_steps"])
     arguments = setfit.TrainingArguments(
         output_dir=str(work / "checkpoints"),
         seed=job["seed"],
         save_strategy="no",
         report_to="none",
         show_progress_bar=False,
-        **job["settings"],
+        **settings,
     )
     began = time.perf_counter()
     make_body(job["model"], job["max_length"], work / "body")
@@ -102,6 +114,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
         "training_seconds": seconds,
         "rows_a_second": speed,
         **peak_mib(),
+        "steps": trainer.st_trainer.state.global_step,
         "dtype": str(next(model.model_body.parameters()).dtype),
         "threads": torch.get_num_threads(),
         "versions": {

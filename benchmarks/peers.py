@@ -1,0 +1,400 @@
+"""Comparison with what people use now: SetFit on the same rows with the same encoder, in one run on one device.
+
+SetFit sees no unlabelled text, so PET is there twice: `pet-alone` is trained on the labelled rows only (no pile, hence
+no auxiliary language modelling and no distillation: the ensemble itself predicts), which compares like with like; `pet`
+has the pile too. Every method trains once a seed, one after the other, with the same number of threads, in a process of
+its own; a seed's PET has one model a pair (`--set repetitions=3` for the paper's three). SetFit is there twice as well:
+with its defaults, where one epoch of ten examples is five steps, and trained for 250 steps or more, as many as the
+paper gives supervised training. Printed are
+
+- accuracy on AG's News' official test rows (or so many of them, evenly spread);
+- training: seconds from rows on disk to a trained model on disk, imports not counted;
+- prediction: rows a second with the model loaded, tokenising counted;
+- memory: the most that the process held while training and predicting, and on a GPU the most that tensors took there.
+
+Each side runs as it does by default: on a GPU clozify trains in bf16, SetFit in float32 (`--setfit-set use_amp=true`
+gives it mixed precision). SetFit gets an environment of its own under `--cache`, with the versions of
+`constraints.txt`. Without a network, name a Python that has SetFit (`--setfit-python`), or install its wheels beside
+an environment that has the rest and name the folder:
+
+    pip install --no-index --no-deps --target FOLDER WHEELS/*.whl
+    python benchmarks/peers.py --setfit-site FOLDER
+
+CLOZIFY_AGNEWS_FOLDER names a folder with `train_first1000_per_class.csv`, `train_pool.csv` and `test.csv` (headerless:
+class, title, description).
+
+    python benchmarks/peers.py --output runs/peers --examples 10,50,100 --model builtin --recipe paper --seeds 3
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from peers_setfit import peak_mib, rows_a_second
+
+if TYPE_CHECKING:
+    from clozify.data import Rows
+
+HERE = Path(__file__).resolve().parent
+REQUIRED = ("setfit==1.2.0", "sentence-transformers==6.2.0", "evaluate==0.4.6")
+METHODS = {  # what is printed for each, and whether it sees the pile
+    "setfit": ("SetFit", False),
+    "setfit-long": ("SetFit, longer", False),
+    "pet-alone": ("PET without unlabelled text", False),
+    "pet": ("PET", True),
+    "ipet": ("iPET", True),
+    "supervised": ("supervised", False),
+}
+
+
+@dataclass
+class Asked:
+    """What all parts share."""
+
+    output: str
+    model: str
+    recipe: str
+    settings: list[str]
+    setfit_settings: dict[str, Any]
+    rows: int
+    unlabeled_rows: int
+    threads: int
+    at_once: int = 1
+    setfit_steps: int = 250
+    setfit_command: list[str] = field(default_factory=list)
+    setfit_site: str | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One training of one method."""
+
+    size: int
+    method: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """For files and folders."""
+        return f"{self.method}-{self.size}-{self.seed}"
+
+
+def spread_over(rows: Rows, count: int) -> Rows:
+    """So many rows, evenly spread over all; 0 is all of them."""
+    if not 0 < count < len(rows):
+        return rows
+    return rows.select(np.linspace(0, len(rows) - 1, count).round().astype(np.int64))
+
+
+def write_rows(rows: Rows, path: Path) -> None:
+    """JSON lines that both sides read: the fields and the label's name for clozify, text and number for SetFit."""
+    columns = {name: rows.texts(name) for name in rows.task.fields}
+    with path.open("w", encoding="utf-8") as file:
+        for place, number in enumerate(rows.labels):
+            fields = {name: texts[place] for name, texts in columns.items()}
+            named = {"class": rows.task.labels[number], "label": int(number), "text": " ".join(fields.values())}
+            file.write(json.dumps(fields | named) + "\n")
+
+
+def make_data(asked: Asked, sizes: list[int]) -> None:
+    """The rows of every part, once for all methods."""
+    from clozify.data import few_shot, read
+    from clozify.recipe import load_recipe
+    from clozify.task import load_task
+
+    source, place = Path(os.environ["CLOZIFY_AGNEWS_FOLDER"]), Path(asked.output) / "data"
+    place.mkdir(parents=True, exist_ok=True)
+    task, recipe = load_task("agnews"), load_recipe(asked.recipe, asked.settings)
+    test = spread_over(read(source / "test.csv", task), asked.rows)
+    write_rows(test, place / "test.jsonl")
+    labeled = read(source / "train_first1000_per_class.csv", task)
+    for size in sizes:
+        chosen = few_shot(labeled, size, recipe.seed if recipe.selection == "random" else None)
+        write_rows(chosen, place / f"labeled-{size}.jsonl")
+    pile = spread_over(read(source / "train_pool.csv", task), asked.unlabeled_rows)
+    write_rows(pile, place / "pile.jsonl")
+
+
+def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
+    """Train with clozify and measure as a user would: `clozify.train`, then predictions of the finished run."""
+    import torch
+    import transformers
+
+    from clozify import __version__
+    from clozify.data import read
+    from clozify.pet import train
+    from clozify.predict import Finished
+    from clozify.task import load_task
+
+    data, folder = Path(asked.output) / "data", Path(asked.output) / part.name
+    task, column_of = load_task("agnews"), {"label": "class"}
+    began = time.perf_counter()
+    train(
+        task,
+        data / f"labeled-{part.size}.jsonl",
+        folder,
+        unlabeled=data / "pile.jsonl" if METHODS[part.method][1] else None,
+        model=asked.model,
+        method=part.method.removesuffix("-alone"),
+        recipe=asked.recipe,
+        settings=["repetitions=1", f"seed={part.seed}", *asked.settings],
+        column_of=column_of,
+        say=lambda line: print(line, flush=True),
+    )
+    seconds = time.perf_counter() - began
+    rows, finished = read(data / "test.jsonl", task, column_of), Finished(folder)
+    speed = rows_a_second(lambda count: finished.probabilities(rows.select(np.arange(count))), len(rows))
+    found = finished.probabilities(rows).argmax(axis=-1)
+    return {
+        "accuracy": float((found == rows.labels).mean()),
+        "training_seconds": seconds,
+        "rows_a_second": speed,
+        **peak_mib(),
+        "threads": torch.get_num_threads(),
+        "versions": {"clozify": __version__, "transformers": transformers.__version__, "torch": torch.__version__},
+    }
+
+
+def setfit_job(asked: Asked, part: Part) -> Path:
+    """What SetFit's side is told, as a file."""
+    from clozify.cloze import BUILTIN
+    from clozify.recipe import load_recipe
+
+    data, folder = Path(asked.output).resolve() / "data", Path(asked.output).resolve() / part.name
+    folder.mkdir(parents=True)
+    place = BUILTIN if asked.model == "builtin" else Path(asked.model)
+    job = {
+        "model": str(place.resolve()) if place.is_dir() else asked.model,
+        "labeled": str(data / f"labeled-{part.size}.jsonl"),
+        "test": str(data / "test.jsonl"),
+        "max_length": load_recipe(asked.recipe, asked.settings).max_seq_length,
+        "seed": part.seed,
+        "least_steps": asked.setfit_steps if part.method == "setfit-long" else 0,
+        "settings": asked.setfit_settings,
+        "folder": str(folder),
+        "result": str(folder / "result.json"),
+    }
+    (folder / "job.json").write_text(json.dumps(job, indent=2), encoding="utf-8")
+    return folder / "job.json"
+
+
+def setfit_python(cache: Path) -> str:
+    """SetFit's own environment, made where it is not there yet."""
+    place = cache.expanduser() / "-".join(REQUIRED[0].split("=="))
+    python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not (place / "ready").exists():
+        print(f"installing {', '.join(REQUIRED)} into {place}", file=sys.stderr, flush=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(HERE.parent / "constraints.txt")]
+        try:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+            subprocess.run([*install, "torch"], check=True)  # first and pinned, as in the Makefile
+            subprocess.run([*install, *REQUIRED], check=True)
+        except subprocess.CalledProcessError:
+            sys.exit(
+                "SetFit could not be installed. Without a network, name a Python that has it (--setfit-python) or a "
+                "folder that its wheels were installed into (--setfit-site)."
+            )
+        (place / "ready").touch()
+    return str(python)
+
+
+def python_path(site: str | None) -> dict[str, str]:
+    """The variable that puts a folder with SetFit before whatever else is searched."""
+    before = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [site, before]))} if site else {}
+
+
+def command_of(asked: Asked, part: Part) -> tuple[list[str], dict[str, str]]:
+    """The process of a part, and its environment: the same threads for all, and no calls to the hub for a folder."""
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(asked.threads))
+    if asked.model == "builtin" or Path(asked.model).is_dir():
+        environment["HF_HUB_OFFLINE"] = "1"
+    if not part.method.startswith("setfit"):
+        return [sys.executable, __file__, "--part", json.dumps([asdict(asked), asdict(part)])], environment
+    environment |= python_path(asked.setfit_site)
+    return [*asked.setfit_command, str(HERE / "peers_setfit.py"), str(setfit_job(asked, part))], environment
+
+
+def inputs_of(asked: Asked, part: Part) -> dict[str, Any]:
+    """What a part's numbers depend on: measured with others, they are measured again."""
+    known = {name: value for name, value in asdict(asked).items() if name not in ("output", "setfit_command")}
+    return known | asdict(part)
+
+
+def result_of(asked: Asked, part: Part) -> dict[str, Any] | None:
+    """A part's numbers, if they are there and still hold."""
+    file = Path(asked.output) / f"{part.name}.json"
+    if not file.exists():
+        return None
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found if found["inputs"] == inputs_of(asked, part) else None
+
+
+def finish(asked: Asked, part: Part, status: int) -> None:
+    """Keep a part's numbers beside its log, and drop what it trained."""
+    folder = Path(asked.output) / part.name
+    if status or not (folder / "result.json").exists():
+        print(f"{part.name} failed with status {status}; see {part.name}.log.", file=sys.stderr, flush=True)
+        return
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8")) | {"inputs": inputs_of(asked, part)}
+    (Path(asked.output) / f"{part.name}.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
+    shutil.rmtree(folder)
+    print(f"{part.name}: {100 * result['accuracy']:.1f} in {result['training_seconds']:,.0f} s", file=sys.stderr)
+
+
+def run_parts(asked: Asked, parts: list[Part]) -> None:
+    """Run what is not there yet, so many parts side by side; each one's log lies in the output's folder."""
+    waiting = [part for part in parts if result_of(asked, part) is None]
+    running: dict[subprocess.Popen[bytes], Part] = {}
+    while waiting or running:
+        for process in [process for process in running if process.poll() is not None]:
+            finish(asked, running.pop(process), process.returncode)
+        while waiting and len(running) < asked.at_once:
+            part = waiting.pop(0)
+            shutil.rmtree(Path(asked.output) / part.name, ignore_errors=True)  # a half one would resume, and look quick
+            command, environment = command_of(asked, part)
+            with (Path(asked.output) / f"{part.name}.log").open("wb") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            running[process] = part
+        time.sleep(0.2)
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Mean and, of several, standard deviation."""
+    deviation = f" ± {np.std(values, ddof=1):,.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):,.{digits}f}{deviation}"
+
+
+def table(asked: Asked, parts: list[Part]) -> Iterator[str]:
+    """A Markdown table, a line a size and method."""
+    yield "| examples | method | unlabelled rows | accuracy | training, s | prediction, rows/s | memory, MiB |"
+    yield "|---|---|---|---|---|---|---|"
+    pile = sum(1 for _ in (Path(asked.output) / "data" / "pile.jsonl").open(encoding="utf-8"))
+    for size, method in dict.fromkeys((part.size, part.method) for part in parts):
+        each = [result_of(asked, part) for part in parts if (part.size, part.method) == (size, method)]
+        found = [result for result in each if result is not None]
+        title, with_pile = METHODS[method]
+        start = f"| {size} | {title} | {f'{pile:,}' if with_pile else 'none'} | "
+        if not found:
+            yield start + "not run | | | |"
+            continue
+        memory = f"{max(result['mib'] for result in found):,.0f}"
+        if "gpu_mib" in found[0]:
+            memory += f", GPU {max(result['gpu_mib'] for result in found):,.0f}"
+        cells = [
+            spread([100 * result["accuracy"] for result in found], 1),
+            spread([result["training_seconds"] for result in found], 1),
+            spread([result["rows_a_second"] for result in found], 0),
+            memory,
+        ]
+        yield start + " | ".join(cells) + " |"
+
+
+def show(asked: Asked, parts: list[Part]) -> None:
+    """Print what was compared, and the table."""
+    found = [result for part in parts if (result := result_of(asked, part)) is not None]
+    versions = sorted({f"{name} {version}" for result in found for name, version in result["versions"].items()})
+    device = "GPU" if any("gpu_mib" in result for result in found) else f"CPU, {asked.threads} threads"
+    settings = " ".join(asked.settings + [f"setfit.{name}={value}" for name, value in asked.setfit_settings.items()])
+    tests = sum(1 for _ in (Path(asked.output) / "data" / "test.jsonl").open(encoding="utf-8"))
+    print(f"AG's News, {tests:,} test rows; {asked.model}, recipe {asked.recipe} {settings}".rstrip())
+    print(f"{device}; {', '.join(versions)}")
+    if asked.at_once > 1:
+        print(f"{asked.at_once} parts ran side by side: times, speeds and their ratios mean little.")
+    print("\n".join(table(asked, parts)), flush=True)
+
+
+def setfit_way(python: str | None, site: str | None, cache: Path) -> list[str]:
+    """Which Python runs SetFit; fails before any work where it cannot."""
+    chosen = python or (sys.executable if site else setfit_python(cache))
+    environment = os.environ | python_path(site)
+    tried = subprocess.run([chosen, "-c", "import setfit"], env=environment, capture_output=True, text=True)
+    if tried.returncode:
+        sys.exit(f"{chosen} cannot import setfit: {(tried.stderr.strip() or 'no reason given').splitlines()[-1]}")
+    return [chosen]
+
+
+def values_of(settings: list[str]) -> dict[str, Any]:
+    """NAME=VALUE as SetFit's TrainingArguments take them: JSON where it is JSON, else text."""
+    found: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            sys.exit(f"--setfit-set takes NAME=VALUE, not '{setting}'.")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+def main(
+    output: Annotated[str, typer.Option(help="Where results go; given again, what is there is not redone.")] = "runs",
+    examples: Annotated[str, typer.Option(help="Sizes of T, with commas between them.")] = "10,50,100",
+    methods: Annotated[
+        str, typer.Option(help=f"Of {', '.join(METHODS)}.")
+    ] = "setfit,setfit-long,pet-alone,pet,supervised",
+    model: Annotated[str, typer.Option(help="The model: 'builtin', a folder, or a name of the hub.")] = "builtin",
+    recipe: Annotated[str, typer.Option(help="clozify's recipe; its max_seq_length holds for SetFit too.")] = "paper",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe.")] = None,
+    setfit_settings: Annotated[
+        list[str] | None, typer.Option("--setfit-set", help="NAME=VALUE of SetFit's TrainingArguments.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--setfit-steps", help="The least steps of setfit-long.")] = 250,
+    rows: Annotated[int, typer.Option(help="Test rows, evenly spread; 0 is all.")] = 0,
+    unlabeled_rows: Annotated[int, typer.Option(help="Rows of the pile, evenly spread; 0 is all.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Trainings of each method, from seed 42 on.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of every part.")] = os.cpu_count() or 1,
+    at_once: Annotated[int, typer.Option(help="Parts side by side; times mean little then.")] = 1,
+    cache: Annotated[Path, typer.Option(help="Where SetFit's environment goes.")] = Path("~/.cache/clozify-peers"),
+    python: Annotated[str | None, typer.Option("--setfit-python", help="A Python that has SetFit.")] = None,
+    site: Annotated[str | None, typer.Option("--setfit-site", help="A folder with SetFit, for this Python.")] = None,
+    one_part: Annotated[str | None, typer.Option("--part", hidden=True)] = None,
+) -> None:
+    """Run every method on the same rows and print a Markdown table."""
+    if one_part:
+        shared, which = json.loads(one_part)
+        asked, part = Asked(**shared), Part(**which)
+        result = clozify_part(asked, part)
+        (Path(asked.output) / part.name / "result.json").write_text(json.dumps(result), encoding="utf-8")
+        return
+    if not os.environ.get("CLOZIFY_AGNEWS_FOLDER"):
+        sys.exit("Set CLOZIFY_AGNEWS_FOLDER to the folder with AG's News' files; see the top of this script.")
+    chosen = methods.split(",")
+    if unknown := [name for name in chosen if name not in METHODS]:
+        sys.exit(f"There is no method {', '.join(unknown)}; there is {', '.join(METHODS)}.")
+    asked = Asked(
+        output,
+        model,
+        recipe,
+        settings or [],
+        values_of(setfit_settings or []),
+        rows,
+        unlabeled_rows,
+        threads,
+        at_once,
+        steps,
+    )
+    if any(name.startswith("setfit") for name in chosen):
+        asked.setfit_command, asked.setfit_site = setfit_way(python, site, cache), site and str(Path(site).resolve())
+    sizes = [int(size) for size in examples.split(",")]
+    parts = [Part(size, method, 42 + n) for size in sizes for method in chosen for n in range(seeds)]
+    make_data(asked, sizes)
+    run_parts(asked, parts)
+    show(asked, parts)
+    sys.exit(any(result_of(asked, part) is None for part in parts))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,128 @@
+"""SetFit's side of `peers.py`: runs in SetFit's own environment, which need not know clozify.
+
+In: a JSON file that says what to train on and how. Out: a JSON file with the accuracy, the seconds of training, rows a
+second in prediction and the peak of memory. The Sentence-Transformers model is made of the same encoder as clozify's,
+with mean pooling; everything else is SetFit's default unless the job says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FEW = 16  # rows predicted to warm up, and to take the cost of any call off the cost of a row
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """How long it takes; what is timed hands its result to the CPU, so a GPU's work is in it."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def rows_a_second(predict: Callable[[int], Any], rows: int) -> float:
+    """The speed of predicting the rows beyond the first few: what any call costs, such as loading, is left out."""
+    few = min(FEW, rows // 2)
+    predict(few)
+    some, all_of_them = seconds_of(lambda: predict(few)), seconds_of(lambda: predict(rows))
+    return (rows - few) / max(all_of_them - some, 1e-9)
+
+
+def peak_mib() -> dict[str, float]:
+    """The most memory that this process held, and on a GPU the most that its tensors took there."""
+    import torch
+
+    status = Path("/proc/self/status")
+    if status.exists():  # ru_maxrss would count the parent's memory too, from before this program replaced it
+        (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        found = {"mib": int(line.split()[1]) / 1024}
+    else:
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        found = {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+    if torch.cuda.is_available():
+        found["gpu_mib"] = torch.cuda.max_memory_allocated() / 2**20
+    return found
+
+
+def read_rows(path: str) -> dict[str, list[Any]]:
+    """A file of JSON lines as columns."""
+    rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    return {name: [row[name] for row in rows] for name in ("text", "label")}
+
+
+def make_body(model: str, max_length: int, folder: Path) -> None:
+    """A Sentence-Transformers model of a masked LM's encoder with mean pooling, in float32 as clozify loads it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    encoder = Transformer(model)
+    body = SentenceTransformer(modules=[encoder, Pooling(encoder.get_embedding_dimension(), pooling_mode="mean")])
+    body.max_seq_length = min(max_length, body.max_seq_length or max_length)
+    body.float().save_pretrained(str(folder))
+
+
+def epochs_for(labels: list[int], batch_size: int, least_steps: int) -> int:
+    """How many epochs make so many steps: SetFit's default draws as many pairs of one label as of two, each once."""
+    count = Counter(labels)
+    alike = sum(n * (n - 1) // 2 for n in count.values())
+    unlike = len(labels) * (len(labels) - 1) // 2 - alike
+    steps = -(-2 * max(alike, unlike) // batch_size)
+    return max(1, -(-least_steps // steps))
+
+
+def main(job: dict[str, Any]) -> dict[str, Any]:
+    """Train on the job's rows and measure on its test rows."""
+    import sentence_transformers
+    import setfit
+    import torch
+    import transformers
+    from datasets import Dataset
+
+    work, settings = Path(job["folder"]), dict(job["settings"])
+    train, test = read_rows(job["labeled"]), read_rows(job["test"])
+    if job["least_steps"]:
+        settings["num_epochs"] = epochs_for(train["label"], settings.get("batch_size", 16), job["least_steps"])
+    arguments = setfit.TrainingArguments(
+        output_dir=str(work / "checkpoints"),
+        seed=job["seed"],
+        save_strategy="no",
+        report_to="none",
+        show_progress_bar=False,
+        **settings,
+    )
+    began = time.perf_counter()
+    make_body(job["model"], job["max_length"], work / "body")
+    model = setfit.SetFitModel.from_pretrained(str(work / "body"))
+    trainer = setfit.Trainer(model=model, args=arguments, train_dataset=Dataset.from_dict(train))
+    trainer.train()
+    model.save_pretrained(str(work / "model"))
+    seconds = time.perf_counter() - began
+
+    def predict(count: int) -> list[int]:
+        return [int(label) for label in model.predict(test["text"][:count], show_progress_bar=False)]
+
+    speed = rows_a_second(predict, len(test["text"]))
+    right = [found == label for found, label in zip(predict(len(test["text"])), test["label"], strict=True)]
+    return {
+        "accuracy": sum(right) / len(right),
+        "training_seconds": seconds,
+        "rows_a_second": speed,
+        **peak_mib(),
+        "steps": trainer.st_trainer.state.global_step,
+        "dtype": str(next(model.model_body.parameters()).dtype),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            library.__name__: library.__version__ for library in (setfit, sentence_transformers, transformers, torch)
+        },
+    }
+
+
+if __name__ == "__main__":
+    asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    Path(asked["result"]).write_text(json.dumps(main(asked), indent=2), encoding="utf-8")

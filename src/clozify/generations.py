@@ -41,9 +41,10 @@ def train_generations(
         )
     plan.say(f"iPET: {len(numbers) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
     first = first_jobs(plan, keep=keep and not numbers)
-    teachers = _teachers(plan, first, numbers, zero_shot)
-    if zero_shot:
-        members = untrained_on_pile(bench)
+    teachers = _teachers(plan, first, numbers)
+    if zero_shot:  # the seeds of a pair are one model as long as nothing is trained
+        pairs = untrained_on_pile(bench)
+        members = [pairs[job.pair] | {"seed": job.seed} for job in first]
     else:
         asked = _needed(teachers, 0)
         jobs = first if asked is None else [Job(j.pair, j.seed, None, n in asked) for n, j in enumerate(first)]
@@ -67,24 +68,15 @@ def train_generations(
     return members, story
 
 
-def _teachers(plan: Plan, first: list[Job], numbers: list[int], zero_shot: bool) -> list[list[NDArray[np.int64]]]:
+def _teachers(plan: Plan, first: list[Job], numbers: list[int]) -> list[list[NDArray[np.int64]]]:
     """For each generation and member, its teachers in the generation before, chosen before anything is trained."""
-    pairs, share = len(plan.task.pairs), plan.recipe.ipet.teachers
-    chosen = []
-    for place, number in enumerate(numbers):
-        untaught = zero_shot and place == 0  # M^0 holds each pair once
-        chosen.append(
-            [
-                choose_teachers(
-                    pairs if untaught else len(first),
-                    job.pair if untaught else member,
-                    share,
-                    np.random.default_rng([plan.recipe.seed, number, member, 0]),
-                )
-                for member, job in enumerate(first)
-            ]
-        )
-    return chosen
+    share = plan.recipe.ipet.teachers
+
+    def of(member: int, number: int) -> NDArray[np.int64]:
+        chance = np.random.default_rng([plan.recipe.seed, number, member, 0])
+        return choose_teachers(len(first), member, share, chance)
+
+    return [[of(member, number) for member in range(len(first))] for number in numbers]
 
 
 def _needed(teachers: list[list[NDArray[np.int64]]], place: int) -> set[int] | None:

@@ -1,4 +1,4 @@
-"""The final classifier, trained once a repetition: on soft labels (section 3.3) or on T alone (supervised baseline).
+"""The final classifier, trained once a repetition: on soft labels (section 3.3), on T alone, or by UDA or MixText.
 
 In: a run's plan and, for distillation, the pile's soft labels. Out: the first classifier's folder, the numbers of all.
 """
@@ -21,15 +21,21 @@ from clozify.data import Rows
 from clozify.metrics import in_detail, softmax
 from clozify.plan import Plan
 from clozify.run import RunFolder, key_of
+from clozify.semisupervised import SemiSupervised
 from clozify.steps.annotate import TOKENS_A_BATCH
 from clozify.steps.distill import distill
 from clozify.training import seed_everything
 
 
-def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32] | None) -> dict[str, Any]:
-    """Train the classifier once a repetition; the first is kept. Its numbers: mean and standard deviation."""
-    section = plan.recipe.distill if targets is not None else plan.recipe.supervised
-    kind = "classifier" if targets is not None else "supervised"
+def train_classifiers(
+    plan: Plan, folder: RunFolder, targets: NDArray[np.float32] | None, other: SemiSupervised | None = None
+) -> dict[str, Any]:
+    """Train the classifier once a repetition; the first is kept. Its numbers: mean and standard deviation.
+
+    On `targets`, soft labels of the pile; or by an `other` method; or, with neither, on T alone.
+    """
+    section = other.settings if other else plan.recipe.distill if targets is not None else plan.recipe.supervised
+    kind = other.kind if other else "classifier" if targets is not None else "supervised"
     shared = {
         "student": plan.model_key(plan.student),
         "settings": section.model_dump(),
@@ -41,7 +47,7 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
         "max_seq_length": plan.recipe.max_seq_length,
         "attention_dropout": plan.recipe.attention_dropout,
         "balance": plan.recipe.balance if targets is None else None,
-    }
+    } | (other.key if other else {})
     results: list[dict[str, Any]] = []
     places: list[Path] = []
     (seeds,) = plan.seeds()
@@ -58,7 +64,7 @@ def train_classifiers(plan: Plan, folder: RunFolder, targets: NDArray[np.float32
             started = time.monotonic()
             chance = seed_everything(seed)
             classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
-            course, looks = _fit(plan, classifier, targets, chance, name)
+            course, looks = _fit(plan, classifier, targets, other, chance, name)
             with folder.writing("classifiers", key) as beside:
                 if plan.test is not None:
                     np.save(beside / "test.npy", _classified(plan, classifier, plan.test))
@@ -100,6 +106,7 @@ def _fit(
     plan: Plan,
     classifier: Classifier,
     targets: NDArray[np.float32] | None,
+    other: SemiSupervised | None,
     chance: np.random.Generator,
     name: str,
 ) -> tuple[list[float], list[float]]:
@@ -110,6 +117,10 @@ def _fit(
         return _classified(plan, classifier, plan.dev)
 
     recipe = plan.recipe
+    if other is not None:
+        with plan.watching(name, other.settings.steps(len(plan.labeled)), on_dev) as (watch, looks):
+            course = other.fit(plan, classifier, chance, watch)
+        return course, looks
     if targets is None:
         labeled = classifier.encode(plan.labeled)
         with plan.watching(name, recipe.supervised.steps(len(labeled)), on_dev) as (watch, looks):

@@ -5,7 +5,7 @@ In: a module and a function that gives a step's loss. Out: the module trained in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,23 +50,31 @@ def endless(rows: int, count: int, chance: np.random.Generator) -> Iterator[NDAr
         waiting = waiting[count:]
 
 
-def make_optimizer(module: nn.Module, settings: Training) -> torch.optim.Optimizer:
-    """AdamW without weight decay on biases and layer norms (as Transformers' scripts of the paper's time)."""
-    decayed = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
-    others = [p for p in module.parameters() if p.requires_grad and p.ndim <= 1]
-    groups = [
-        {"params": decayed, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
+def make_optimizer(
+    module: nn.Module, settings: Training, rate_of: Mapping[nn.Module, float] | None = None
+) -> torch.optim.Optimizer:
+    """AdamW without weight decay on biases and layer norms (as Transformers' scripts of the paper's time).
+
+    `rate_of` gives parts of the module a learning rate of their own.
+    """
+    own = {parameter: rate for part, rate in (rate_of or {}).items() for parameter in part.parameters()}
+    groups: list[dict[str, Any]] = []
+    for rate in dict.fromkeys([settings.learning_rate, *own.values()]):
+        here = [p for p in module.parameters() if p.requires_grad and own.get(p, settings.learning_rate) == rate]
+        decayed, others = [p for p in here if p.ndim > 1], [p for p in here if p.ndim <= 1]
+        groups.append({"params": decayed, "weight_decay": settings.weight_decay, "lr": rate})
+        groups.append({"params": others, "weight_decay": 0.0, "lr": rate})
     return torch.optim.AdamW(
         groups, lr=settings.learning_rate, eps=settings.adam_epsilon, fused=next(module.parameters()).is_cuda
     )
 
 
-def learning_rate_at(step: int, steps: int, warmup: int) -> float:
-    """The share of the peak learning rate at a step: up over the warm-up, then down to 0 in a line."""
+def learning_rate_at(step: int, steps: int | None, warmup: int) -> float:
+    """The share of the peak learning rate at a step: up over the warm-up, then down to 0 in a line, or as it is."""
     if step < warmup:
         return step / max(1, warmup)
+    if steps is None:
+        return 1.0
     return max(0.0, (steps - step) / max(1, steps - warmup))
 
 
@@ -104,13 +112,15 @@ def train(
     rows: int,
     accelerator: Any,
     watch: Watch = UNWATCHED,
+    rate_of: Mapping[nn.Module, float] | None = None,
 ) -> list[float]:
     """Train on so many rows, for exactly the steps asked for; returns the mean loss of each `CHECK_EVERY` steps.
 
+    `rate_of` gives parts of the module a learning rate of their own.
     With development rows to look at, the weights that were best on them are kept, and training may stop early.
     """
     steps, decay = settings.steps(rows), settings.decay_steps(rows)
-    optimizer = make_optimizer(module, settings)
+    optimizer = make_optimizer(module, settings, rate_of)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: learning_rate_at(step, decay, settings.warmup_steps)
     )
@@ -122,7 +132,8 @@ def train(
         with accelerator.autocast():
             loss = loss_of_step(step - 1)
         accelerator.backward(loss)
-        accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
+        if settings.max_grad_norm:
+            accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)

@@ -11,8 +11,9 @@ import clozify
 
 PACKAGE = Path(clozify.__file__).parent
 ORDER = """
-errors pattern task recipe progress hub files data tokens encode verbalize cloze classifier questions metrics
-losses training steps baselines run trackers memory plan members generations final pet pretraining estimate
+errors pattern task settings recipe progress hub files data tokens encode verbalize cloze classifier questions metrics
+losses training steps baselines run trackers memory plan rewriting backtranslation augment semisupervised members
+generations final comparison pet pretraining estimate
 check predictions zeroshot predict candidates findwords demo report estimator cli __main__
 """.split()
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

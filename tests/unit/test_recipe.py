@@ -79,7 +79,7 @@ def test_the_authors_recipe_sets_every_difference_by_name():
     other = {name for name in type(paper).model_fields if getattr(theirs, name) != getattr(paper, name)}
     assert other == {
         "name", "seeding", "selection", "overlap", "backslashes_to_spaces", "wording", "finetune",
-        "finetune_without_lm", "distill", "supervised",
+        "finetune_without_lm", "distill", "supervised", "uda", "mixtext",
     }  # fmt: skip
     assert theirs.distill.student_temperature == theirs.distill.temperature == 2
     assert theirs.finetune.lm_targets == "all"

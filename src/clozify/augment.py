@@ -7,8 +7,9 @@ language model itself. The work is done in parts, each a job of the run's folder
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ PART = 2_048  # rows of a job
 ID = "id"  # the paraphrases' id column, where the task names none
 
 Texts = dict[str, list[str]]  # by field
+Maker = Callable[[int, Sequence[str], int], list[str]]  # from a version's number, texts and a seed to other texts
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,14 @@ class Augmented:
         }
 
 
-def read_paraphrases(source: Any, task: Task, column_of: Any = None) -> Rows:
+def read_paraphrases(source: str | Path | Rows, task: Task, column_of: Mapping[str, str] | None = None) -> Rows:
     """The rows of a file of paraphrases: the task's fields, and an id column or the order of the pile's file."""
     if isinstance(source, Rows):
         return source.under(task)
-    needed = [field for field in task.fields if field not in task.optional]
-    dataset = open_data(source, task.columns, needed)
+    asked = {field: (column_of or {}).get(field, field) for field in task.fields}
+    dataset = open_data(source, task.columns, [asked[field] for field in task.fields if field not in task.optional])
     own = task if task.id or ID not in dataset.column_names else task.changed(id=ID)
-    renamed = {name: column for name, column in (column_of or {}).items() if column in dataset.column_names}
-    rows = Rows(dataset, own, str(source), renamed)
+    rows = Rows(dataset, own, str(source), {field: column for field, column in asked.items() if field != column})
     rows.warnings = []  # an id column is not needed
     return rows
 
@@ -67,7 +68,7 @@ def augmented(plan: Plan, folder: RunFolder) -> Augmented:
     if plan.paraphrases is not None:
         return _from_file(plan, plan.paraphrases)
     pile = plan.unlabeled.select(share_of(plan, np.arange(len(plan.unlabeled))))
-    how, versions, key, make = _maker(plan)
+    how, versions, key, make = maker(plan)
     parts: list[list[Texts]] = []
     stretches = list(pile.stretches(PART))
     for number, (start, stop) in enumerate(stretches, start=1):
@@ -81,7 +82,7 @@ def augmented(plan: Plan, folder: RunFolder) -> Augmented:
             with folder.writing("augmentations", place) as beside, progress(name, versions * (stop - start)) as advance:
                 made = []
                 for version in range(versions):
-                    made.append(_written(plan, part, make, version, number))
+                    made.append(in_other_words(plan, part, make, version, number))
                     advance(stop - start)
                 _save(beside / "texts.parquet", part, made)
             plan.say(f"{name}  done")
@@ -107,7 +108,7 @@ def rows_of(texts: Texts, task: Task) -> Rows:
     return Rows(Dataset.from_dict(texts), task.changed(id=None) if task.id else task, "the augmented pile")
 
 
-def _maker(plan: Plan) -> tuple[str, int, dict[str, Any], Callable[[int, Sequence[str], int], list[str]]]:
+def maker(plan: Plan) -> tuple[str, int, dict[str, Any], Maker]:
     """How texts are augmented: its name, how many versions there are, what it depends on, and the work itself."""
     settings = plan.recipe.augment
     if settings.method == "rewriting":
@@ -140,9 +141,7 @@ def _maker(plan: Plan) -> tuple[str, int, dict[str, Any], Callable[[int, Sequenc
     return how, len(names), key, translated
 
 
-def _written(
-    plan: Plan, part: Rows, make: Callable[[int, Sequence[str], int], list[str]], version: int, number: int
-) -> Texts:
+def in_other_words(plan: Plan, part: Rows, make: Maker, version: int, number: int) -> Texts:
     """One version of a part; every field by itself, each with a seed of its own."""
     found = {}
     for place, field in enumerate(plan.task.fields):
@@ -151,7 +150,7 @@ def _written(
     return found
 
 
-def _save(path: Any, part: Rows, made: list[Texts]) -> None:
+def _save(path: Path, part: Rows, made: list[Texts]) -> None:
     """For people too: the row's id, the version's number, and the fields."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -162,7 +161,7 @@ def _save(path: Any, part: Rows, made: list[Texts]) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def _load(path: Any, task: Task, versions: int) -> list[Texts]:
+def _load(path: Path, task: Task, versions: int) -> list[Texts]:
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)

@@ -290,6 +290,8 @@ def show_plan(console: Console, cost: dict[str, Any]) -> None:
             f"{cost['members']} members, each {cost['steps_a_member']:,} steps of fine-tuning, then "
             f"{cost['rows_to_score_a_member']:,} rows to score."
         )
+    if cost.get("rows_to_augment"):
+        console.print(f"{cost['rows_to_augment']:,} texts to say in other words.")
     if cost["classifiers"]:
         console.print(f"{cost['classifiers']} classifiers, each {cost['steps_a_classifier']:,} steps.")
     time_needed = f"{minutes / 60:,.1f} hours" if minutes > 90 else f"{minutes:,.0f} minutes"

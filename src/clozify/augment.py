@@ -66,7 +66,7 @@ def augmented(plan: Plan, folder: RunFolder) -> Augmented:
     """The part of the pile that UDA and MixText use, augmented; what the folder holds already is taken from there."""
     assert plan.unlabeled is not None
     if plan.paraphrases is not None:
-        return _from_file(plan, plan.paraphrases)
+        return from_file(plan, plan.paraphrases)
     pile = plan.unlabeled.select(share_of(plan, np.arange(len(plan.unlabeled))))
     how, versions, key, make = maker(plan)
     parts: list[list[Texts]] = []
@@ -170,7 +170,7 @@ def _load(path: Path, task: Task, versions: int) -> list[Texts]:
     return [{field: columns[field][n * rows : (n + 1) * rows] for field in columns} for n in range(versions)]
 
 
-def _from_file(plan: Plan, paraphrases: Rows) -> Augmented:
+def from_file(plan: Plan, paraphrases: Rows) -> Augmented:
     """Paraphrases joined to the pile, by id or by order; a row with fewer than others has them again."""
     assert plan.unlabeled is not None
     places = _by_id(plan.unlabeled, paraphrases) or _by_order(plan.unlabeled, paraphrases)

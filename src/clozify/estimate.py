@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from clozify.augment import Augmented, in_other_words, maker, share_of
+from clozify.augment import Augmented, from_file, in_other_words, maker, share_of
 from clozify.classifier import new_classifier
 from clozify.cloze import load_model
 from clozify.data import Rows
@@ -71,7 +71,7 @@ def _semi_supervised(plan: Plan) -> dict[str, Any]:
     pile = plan.unlabeled.select(share_of(plan, np.arange(len(plan.unlabeled))))
     tried = settings.steps_to_try or (settings.steps(len(plan.labeled)),)
     few = pile.select(np.arange(min(256, len(pile))))
-    row, versions = 0.0, 1
+    row, versions = 0.0, 1 if plan.paraphrases is None else len(from_file(plan, plan.paraphrases).versions)
     if plan.paraphrases is None:
         _, versions, _, make = maker(plan)
         some = pile.select(np.arange(min(AUGMENTED, len(pile))))

@@ -26,7 +26,7 @@ from clozify.rewriting import rewrite
 from clozify.run import RunFolder, key_of
 from clozify.task import Task
 
-PART = 2_048  # rows of a job
+PART = 1_024  # rows of a job
 ID = "id"  # the paraphrases' id column, where the task names none
 
 Texts = dict[str, list[str]]  # by field
@@ -74,7 +74,7 @@ def augmented(plan: Plan, folder: RunFolder) -> Augmented:
     for number, (start, stop) in enumerate(stretches, start=1):
         part = pile.select(np.arange(start, stop))
         texts = key_of(texts=part.fingerprints().tolist())
-        place = key_of(step="augment", texts=texts, fields=plan.task.fields, seed=plan.recipe.seed, **key)
+        place = key_of(step="augment", texts=texts, fields=plan.task.fields, part=number, seed=plan.recipe.seed, **key)
         name = f"augmentation {number}/{len(stretches)}  rows {start + 1:,} to {stop:,}"
         if (folder.job("augmentations", place) / "texts.parquet").exists():
             plan.say(f"{name}  already there")

@@ -69,11 +69,12 @@ class Classifier:
         columns = {c: c.tokenize(self.tokens, texts[c.slot.field]) for c in self.template.columns}
         return Encoded(self.template, columns, self.max_length)
 
-    def scores(self, batch: Batch) -> Tensor:
-        """Raw scores of the labels: (batch, labels)."""
+    def scores(self, batch: Batch, together: bool = False) -> Tensor:
+        """Raw scores of the labels: (batch, labels); `together`, all rows go through the model in one forward pass."""
         lengths = batch.attention_mask.sum(axis=1)
         groups, parts = [], []
-        for group, inputs in passes(batch, lengths, self.device.type, self.tokens.pad_id, self._typed):
+        device = "cuda" if together else self.device.type  # a GPU takes all rows at once
+        for group, inputs in passes(batch, lengths, device, self.tokens.pad_id, self._typed):
             given = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
             parts.append(self.model(**given).logits)
             groups.append(group)

@@ -109,15 +109,25 @@ class Rows:
         """Each row's id: the task's id column where the data has it, else the row's number from 0."""
         stop = len(self) if stop is None else stop
         column = self._column(self.task.id, start, stop) if self.task.id else None
-        return self._numbers[start:stop].tolist() if column is None else list(column.to_pylist())
+        return self.numbers[start:stop].tolist() if column is None else list(column.to_pylist())
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether there is the task's id column."""
+        return self.task.id is not None and self.task.id in self._dataset.column_names
+
+    @property
+    def rows_of_file(self) -> int:
+        """How many rows the file has that these come from."""
+        return len(self) if self._whole is None else self._whole[0].rows_of_file
 
     @cached_property
-    def _numbers(self) -> NDArray[np.int64]:
+    def numbers(self) -> NDArray[np.int64]:
         """Each row's number in the file that it comes from."""
         if self._whole is None:
             return np.arange(len(self))
         whole, chosen = self._whole
-        return whole._numbers[chosen]
+        return whole.numbers[chosen]
 
     def _column(self, name: str, start: int, stop: int) -> Any:
         if name not in self._dataset.column_names:

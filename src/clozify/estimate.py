@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from clozify.augment import Augmented, from_file, in_other_words, maker, share_of
 from clozify.classifier import new_classifier
 from clozify.cloze import load_model
 from clozify.data import Rows
@@ -18,18 +19,23 @@ from clozify.encode import Encoded
 from clozify.generations import generation_numbers
 from clozify.plan import Plan
 from clozify.questions import ask
-from clozify.recipe import Recipe
+from clozify.recipe import Mixtext, Recipe, Uda
+from clozify.semisupervised import METHODS as SEMI_SUPERVISED
+from clozify.semisupervised import SemiSupervised
 from clozify.steps.annotate import annotate
 from clozify.steps.distill import distill
 from clozify.steps.finetune import finetune
-from clozify.training import seed_everything
+from clozify.training import UNWATCHED, seed_everything
 
 STEPS = 3  # steps to time; the first of them is left out as warm-up
 ROWS = 64  # rows to time
+AUGMENTED = 16  # rows to time the augmentation of
 
 
 def estimate(plan: Plan) -> dict[str, Any]:
     """Members, steps, rows, disk and seconds of a run of this plan from the beginning."""
+    if plan.method in SEMI_SUPERVISED:
+        return _semi_supervised(plan)
     section = plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
     with_members = plan.method != "supervised"
     generations = 0 if plan.method != "ipet" else len(generation_numbers(plan))
@@ -56,6 +62,42 @@ def estimate(plan: Plan) -> dict[str, Any]:
         members * (found["steps_a_member"] * step + rows * row) + classifiers * found["steps_a_classifier"] * final_step
     )
     return found
+
+
+def _semi_supervised(plan: Plan) -> dict[str, Any]:
+    """The same for UDA and MixText: rows to augment, and a training for every number of steps that is tried."""
+    assert plan.unlabeled is not None
+    settings: Uda | Mixtext = getattr(plan.recipe, plan.method)
+    pile = plan.unlabeled.select(share_of(plan, np.arange(len(plan.unlabeled))))
+    tried = settings.steps_to_try or (settings.steps(len(plan.labeled)),)
+    few = pile.select(np.arange(min(256, len(pile))))
+    row, versions = 0.0, 1 if plan.paraphrases is None else len(from_file(plan, plan.paraphrases).versions)
+    if plan.paraphrases is None:
+        _, versions, _, make = maker(plan)
+        some = pile.select(np.arange(min(AUGMENTED, len(pile))))
+        in_other_words(plan, some.select([0]), make, 0, 0)  # loads the model
+        row = _timed(lambda: in_other_words(plan, some, make, 0, 0)) / len(some)
+    classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
+
+    def steps(count: int) -> None:
+        work = SemiSupervised(plan.method, settings.with_steps(count), Augmented(few, [few] * versions, ""))
+        work.fit(plan, classifier, seed_everything(0), UNWATCHED)
+
+    steps(1)
+    step = _timed(lambda: steps(STEPS)) / STEPS
+    classifiers = plan.recipe.repetitions * len(tried)
+    scores = classifiers * (len(plan.test) if plan.test is not None else 0) * len(plan.task.labels)
+    to_augment = versions * len(pile) if plan.paraphrases is None else 0
+    return {
+        "members": 0,
+        "steps_a_member": 0,
+        "rows_to_score_a_member": 0,
+        "rows_to_augment": to_augment,
+        "classifiers": classifiers,
+        "steps_a_classifier": round(float(np.mean(tried))),
+        "disk_mib": round(4 * (scores + len(tried) * classifier.model.num_parameters()) / 2**20, 1),
+        "seconds": round(to_augment * row + plan.recipe.repetitions * sum(tried) * step),
+    }
 
 
 def _short(recipe: Recipe, section: str, steps: int) -> Recipe:

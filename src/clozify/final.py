@@ -1,4 +1,4 @@
-"""The final classifier, trained once a repetition: on soft labels (section 3.3) or on T alone (supervised baseline).
+"""The final classifier, trained once a repetition: on soft labels (section 3.3), on T alone, or by UDA or MixText.
 
 In: a run's bench and, for distillation, the pile's soft labels. Out: the first classifier's folder, the numbers of all.
 """
@@ -23,16 +23,22 @@ from clozify.data import Rows
 from clozify.metrics import in_detail, softmax
 from clozify.plan import Plan
 from clozify.run import key_of
+from clozify.semisupervised import SemiSupervised
 from clozify.steps.annotate import TOKENS_A_BATCH
 from clozify.steps.distill import distill
 from clozify.training import seed_everything
 
 
-def train_classifiers(bench: Bench, targets: NDArray[np.float32] | None) -> dict[str, Any]:
-    """Train the classifier once a repetition; the first is kept. Its numbers: mean and standard deviation."""
+def train_classifiers(
+    bench: Bench, targets: NDArray[np.float32] | None, other: SemiSupervised | None = None
+) -> dict[str, Any]:
+    """Train the classifier once a repetition; the first is kept. Its numbers: mean and standard deviation.
+
+    On `targets`, soft labels of the pile; or by an `other` method; or, with neither, on T alone.
+    """
     plan, folder = bench.plan, bench.folder
-    section = plan.recipe.distill if targets is not None else plan.recipe.supervised
-    kind = "classifier" if targets is not None else "supervised"
+    section = other.settings if other else plan.recipe.distill if targets is not None else plan.recipe.supervised
+    kind = other.kind if other else "classifier" if targets is not None else "supervised"
     shared = {
         "student": plan.model_key(plan.student),
         "settings": section.model_dump(),
@@ -44,7 +50,7 @@ def train_classifiers(bench: Bench, targets: NDArray[np.float32] | None) -> dict
         "max_seq_length": plan.recipe.max_seq_length,
         "attention_dropout": plan.recipe.attention_dropout,
         "balance": plan.recipe.balance if targets is None else None,
-    }
+    } | (other.key if other else {})
     places: list[Path] = []
     works: list[ClassifierWork] = []
     (seeds,) = plan.seeds()
@@ -57,7 +63,7 @@ def train_classifiers(bench: Bench, targets: NDArray[np.float32] | None) -> dict
         if (places[-1] / "classifier.json").exists():
             plan.say(f"{name}  already there")
         else:
-            works.append(ClassifierWork(name, key, seed, kept, targets))
+            works.append(ClassifierWork(name, key, seed, kept, targets, other))
     bench.carry_out(works, "classifiers")
     results: list[dict[str, Any]] = []
     if plan.test is not None:
@@ -90,6 +96,7 @@ class ClassifierWork:
     seed: int
     kept: bool  # its weights
     targets: NDArray[np.float32] | None  # soft labels, (rows, labels)
+    other: SemiSupervised | None = None  # a method with a training of its own
 
     def do(self, bench: Bench) -> str:
         """Train it from the pretrained encoder; returns what to say of it."""
@@ -97,7 +104,7 @@ class ClassifierWork:
         plan, started = bench.plan, time.monotonic()
         chance = seed_everything(self.seed)
         classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
-        course, looks = _fit(plan, classifier, self.targets, chance, self.name)
+        course, looks = _fit(plan, classifier, self.targets, self.other, chance, self.name)
         with bench.folder.writing("classifiers", self.key) as beside:
             if plan.test is not None:
                 np.save(beside / "test.npy", _classified(plan, classifier, plan.test))
@@ -122,6 +129,7 @@ def _fit(
     plan: Plan,
     classifier: Classifier,
     targets: NDArray[np.float32] | None,
+    other: SemiSupervised | None,
     chance: np.random.Generator,
     name: str,
 ) -> tuple[list[float], list[float]]:
@@ -132,6 +140,10 @@ def _fit(
         return _classified(plan, classifier, plan.dev)
 
     recipe = plan.recipe
+    if other is not None:
+        with plan.watching(name, other.settings.steps(len(plan.labeled)), on_dev) as (watch, looks):
+            course = other.fit(plan, classifier, chance, watch)
+        return course, looks
     if targets is None:
         labeled = classifier.encode(plan.labeled)
         with plan.watching(name, recipe.supervised.steps(len(labeled)), on_dev) as (watch, looks):

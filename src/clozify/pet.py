@@ -18,7 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from clozify import __version__
+from clozify.augment import read_paraphrases
 from clozify.bench import Bench
+from clozify.comparison import compare
 from clozify.data import Rows, few_shot, read
 from clozify.errors import DataError, listed
 from clozify.executors.local import choose_devices, executor_for
@@ -29,11 +31,12 @@ from clozify.metrics import in_detail, softmax
 from clozify.plan import Plan, no_rows, with_labels
 from clozify.recipe import Recipe, load_recipe
 from clozify.run import RunFolder
+from clozify.semisupervised import METHODS as SEMI_SUPERVISED
 from clozify.steps.combine import combine, soft_labels
 from clozify.task import Task, load_task
 from clozify.trackers import check_trackers
 
-METHODS = ("pet", "ipet", "supervised")
+METHODS = ("pet", "ipet", "supervised", *SEMI_SUPERVISED)
 
 
 def prepare(
@@ -53,6 +56,7 @@ def prepare(
     trackers: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
     device: str | None = None,
+    augmented: str | Path | Rows | None = None,
 ) -> Plan:
     """Read and check everything that a run works on; nothing is written."""
     loaded = load_task(task)
@@ -72,6 +76,7 @@ def prepare(
         raise DataError(f"The method '{method}' needs labelled rows (--labeled); without any, there is ipet.")
     if unlabeled is None and method == "ipet":
         raise DataError("The method 'ipet' needs a pile of unlabelled rows (--unlabeled).")
+    _check_semi_supervised(method, how, unlabeled is not None, test is not None, augmented is not None)
     given = no_rows(loaded) if labeled is None else with_labels(rows_of(labeled), warnings, "labelled")
     if examples is not None and labeled is not None:
         given = few_shot(given, examples, how.seed if how.selection == "random" else None)
@@ -110,7 +115,22 @@ def prepare(
         say,
         trackers,
         warnings=warnings,
+        paraphrases=None if augmented is None else read_paraphrases(augmented, loaded, column_of),
     )
+
+
+def _check_semi_supervised(method: str, recipe: Recipe, pile: bool, test: bool, augmented: bool) -> None:
+    """What UDA and MixText need, and nobody else."""
+    if method not in SEMI_SUPERVISED:
+        if augmented:
+            raise DataError(f"Paraphrases (--augmented) are for the methods {listed(SEMI_SUPERVISED)}, not '{method}'.")
+        return
+    if not pile:
+        raise DataError(f"The method '{method}' needs a pile of unlabelled rows (--unlabeled).")
+    if getattr(recipe, method).steps_to_try and not test:
+        raise DataError(
+            f"'{method}.steps_to_try' chooses on the test rows; give some (--test), or set max_steps alone."
+        )
 
 
 def train(
@@ -128,7 +148,7 @@ def train(
 
     `more` is what `prepare` takes: `unlabeled`, `test`, `dev`, `examples` (so many of the labelled rows), `model`,
     `student`, `method`, `recipe`, `settings`, `column_of`, `allow_overlap`, `trackers` (names that Accelerate knows),
-    and `say`, a function that is told a line now and then.
+    `augmented` (paraphrases of the pile, for UDA and MixText), and `say`, a function that is told a line now and then.
     """
     place = choose_devices(devices, at_once)
     plan = prepare(task, labeled, device=place.kind, **more)
@@ -166,8 +186,9 @@ def _run(bench: Bench) -> dict[str, Any]:
     plan.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:
         plan.say(f"note: {warning}")
-    if plan.method == "supervised":
-        metrics: dict[str, Any] = {"supervised": train_classifiers(bench, None)}
+    if plan.method in ("supervised", *SEMI_SUPERVISED):
+        work = compare(bench) if plan.method != "supervised" else train_classifiers(bench, None)
+        metrics: dict[str, Any] = {plan.method: work}
         folder.remove("ensemble.json", "labels.parquet")  # what an earlier run left here is not this run's
     else:
         metrics = _pet(bench)

@@ -44,6 +44,7 @@ class Plan:
     trackers: Sequence[str] = ()
     output: Path | None = None
     warnings: list[str] = field(default_factory=list)
+    paraphrases: Rows | None = None  # the pile's rows in other words, for UDA and MixText
 
     def seeds(self, trainings: int = 1) -> list[list[int]]:
         """The seeds of each of so many trainings, one a repetition."""

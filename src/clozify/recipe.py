@@ -13,57 +13,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from clozify.errors import RecipeError, did_you_mean, listed
+from clozify.settings import Augment as Augment
+from clozify.settings import Mixtext as Mixtext
+from clozify.settings import Section
+from clozify.settings import Training as Training
+from clozify.settings import Uda as Uda
 
 RECIPES = Path(__file__).parent / "recipes"
-
-
-class Section(BaseModel):
-    """A group of settings; unknown names are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Training(Section):
-    """One column of appendix B: how a model is trained. The defaults are the supervised baseline's."""
-
-    learning_rate: float = Field(1e-5, gt=0, description="Adam's peak learning rate; it falls linearly to 0.")
-    adam_epsilon: float = Field(1e-8, gt=0, description="Adam's epsilon.")
-    weight_decay: float = Field(0.01, ge=0, description="Decoupled weight decay; not on biases and layer norms.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
-    gradient_accumulation_steps: int = Field(4, ge=1, description="Micro-batches in a step.")
-    per_gpu_train_batch_size: int = Field(4, ge=1, description="Labelled rows in a micro-batch.")
-    max_steps: int = Field(250, ge=0, description="Steps, exactly so many, however few rows there are.")
-    num_train_epochs: float | None = Field(
-        None, gt=0, description="Passes over the training rows, instead of max_steps (the paper's x-stance: 3)."
-    )
-    warmup_steps: int = Field(0, ge=0, description="Steps until the peak learning rate; the paper has none.")
-    exact_steps: bool = Field(
-        True,
-        description="Exactly max_steps; or, as the authors' code counts: one more, and fewer where a pass over the "
-        "rows has fewer micro-batches than a step.",
-    )
-
-    @property
-    def rows_a_step(self) -> int:
-        """Labelled rows that make one step: the effective batch."""
-        return self.per_gpu_train_batch_size * self.gradient_accumulation_steps
-
-    def steps(self, rows: int) -> int:
-        """How many steps to train on so many rows."""
-        if self.num_train_epochs is not None:
-            return max(1, -int(-rows * self.num_train_epochs // self.rows_a_step))
-        if self.exact_steps:
-            return self.max_steps
-        batches = -(-rows // self.per_gpu_train_batch_size)  # a pass over the rows
-        passes = self.max_steps // max(1, batches // self.gradient_accumulation_steps) + 1
-        return min(self.max_steps + 1, passes * batches // self.gradient_accumulation_steps)
-
-    def decay_steps(self, rows: int) -> int:
-        """When the learning rate reaches 0."""
-        return self.steps(rows) if self.num_train_epochs is not None else self.max_steps
 
 
 class Finetune(Training):
@@ -196,6 +155,9 @@ class Recipe(Section):
     ipet: IPet = IPet()
     words: Words = Words()
     pretrain: Pretrain = Pretrain()
+    uda: Uda = Uda()
+    mixtext: Mixtext = Mixtext()
+    augment: Augment = Augment()
     dev: Dev = Dev()
 
     def to_toml(self) -> str:

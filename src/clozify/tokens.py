@@ -141,6 +141,11 @@ class Tokens:
         )
         return self._as_text(ragged)
 
+    def with_offsets(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], list[tuple[int, int]]]]:
+        """Each text's ids, and the stretch of the text that each of them stands for."""
+        encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        return [(np.array(row.ids, dtype=np.int64), list(row.offsets)) for row in encoded]
+
     def _as_text(self, ragged: Ragged) -> Ragged:
         """SentencePiece's vocabularies hold special tokens as pieces too: in a row's text they are unknown words."""
         if self.tokenizer.unk_token_id is not None:

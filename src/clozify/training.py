@@ -54,25 +54,35 @@ def endless(rows: int, count: int, chance: np.random.Generator) -> Iterator[NDAr
         waiting = waiting[count:]
 
 
-def make_optimizer(module: nn.Module, settings: Training) -> torch.optim.Optimizer:
-    """AdamW without weight decay on biases and layer norms (as Transformers' scripts of the paper's time)."""
-    decayed = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
-    others = [p for p in module.parameters() if p.requires_grad and p.ndim <= 1]
-    groups = [
-        {"params": decayed, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    first = next(module.parameters())
-    if not first.is_cuda:
-        return torch.optim.AdamW(groups, lr=settings.learning_rate, eps=settings.adam_epsilon)
-    rate = torch.tensor(settings.learning_rate, device=first.device)  # changed in place, where a recorded step reads it
-    return torch.optim.AdamW(groups, lr=rate, eps=settings.adam_epsilon, fused=True, capturable=True)
+def make_optimizer(
+    module: nn.Module, settings: Training, rate_of: Mapping[nn.Module, float] | None = None
+) -> torch.optim.Optimizer:
+    """AdamW without weight decay on biases and layer norms (as Transformers' scripts of the paper's time).
+
+    `rate_of` gives parts of the module a learning rate of their own. Each group knows its `peak` rate.
+    """
+    own = {parameter: rate for part, rate in (rate_of or {}).items() for parameter in part.parameters()}
+    device = next(module.parameters()).device
+    groups: list[dict[str, Any]] = []
+    for rate in dict.fromkeys([settings.learning_rate, *own.values()]):
+        here = [p for p in module.parameters() if p.requires_grad and own.get(p, settings.learning_rate) == rate]
+        decayed, others = [p for p in here if p.ndim > 1], [p for p in here if p.ndim <= 1]
+        for parameters, decay in ((decayed, settings.weight_decay), (others, 0.0)):
+            # on a GPU the rate is changed in place, where a recorded step reads it
+            now = torch.tensor(rate, device=device) if device.type == "cuda" else rate
+            groups.append({"params": parameters, "weight_decay": decay, "lr": now, "peak": rate})
+    on_gpu = device.type == "cuda"
+    return torch.optim.AdamW(
+        groups, lr=settings.learning_rate, eps=settings.adam_epsilon, fused=on_gpu, capturable=on_gpu
+    )
 
 
-def learning_rate_at(step: int, steps: int, warmup: int) -> float:
-    """The share of the peak learning rate at a step: up over the warm-up, then down to 0 in a line."""
+def learning_rate_at(step: int, steps: int | None, warmup: int) -> float:
+    """The share of the peak learning rate at a step: up over the warm-up, then down to 0 in a line, or as it is."""
     if step < warmup:
         return step / max(1, warmup)
+    if steps is None:
+        return 1.0
     return max(0.0, (steps - step) / max(1, steps - warmup))
 
 
@@ -110,23 +120,25 @@ def train(
     rows: int,
     accelerator: Any,
     watch: Watch = UNWATCHED,
+    rate_of: Mapping[nn.Module, float] | None = None,
 ) -> list[float]:
     """Train on so many rows, for exactly the steps asked for; returns the mean loss of each `CHECK_EVERY` steps.
 
-    With development rows to look at, the weights that were best on them are kept, and training may stop early. A
-    `FixedStep` is for a GPU, which replays it.
+    `rate_of` gives parts of the module a learning rate of their own. With development rows to look at, the weights that
+    were best on them are kept, and training may stop early. A `FixedStep` is for a GPU, which replays it.
     """
     steps, decay = settings.steps(rows), settings.decay_steps(rows)
-    optimizer = make_optimizer(module, settings)
+    optimizer = make_optimizer(module, settings, rate_of)
 
     def finish() -> None:
-        accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
+        if settings.max_grad_norm:
+            accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     def set_rate(step: int) -> None:
         for group in optimizer.param_groups:
-            now = settings.learning_rate * learning_rate_at(step, decay, settings.warmup_steps)
+            now = group["peak"] * learning_rate_at(step, decay, settings.warmup_steps)
             group["lr"] = group["lr"].fill_(now) if isinstance(group["lr"], Tensor) else now
 
     def eager(step: int) -> Tensor:

@@ -31,6 +31,24 @@ def test_the_paper_s_recipe_is_appendix_b():
     assert (paper.max_seq_length, paper.repetitions, paper.weighting) == (256, 3, "weighted")
 
 
+def test_uda_and_mixtext_have_the_numbers_of_appendix_b():
+    paper = load_recipe("paper")
+    uda, mixtext, augment = paper.uda, paper.mixtext, paper.augment
+    for section in (uda, mixtext):
+        assert (section.rows_a_step, section.unlabeled_rows_a_step, section.steps_to_try) == (4, 8, ())
+    assert (uda.learning_rate, uda.tsa, uda.uda_softmax_temp, uda.uda_confidence_thresh) == (
+        2e-5,
+        "exponential",
+        0.85,
+        0.45,
+    )
+    assert (mixtext.learning_rate, mixtext.head_learning_rate) == (5e-6, 5e-4)
+    assert (mixtext.mix_layers, mixtext.temperature, mixtext.alpha) == ((7, 9, 12), 5.0, 16.0)
+    assert (augment.method, augment.share, len(augment.backtranslation)) == ("backtranslation", 0.5, 2)
+    tried = load_recipe("paper", ["uda.steps_to_try=[500, 1000]", 'augment.backtranslation=[["a", "b"]]'])
+    assert (tried.uda.steps_to_try, tried.augment.backtranslation) == ((500, 1000), (("a", "b"),))
+
+
 def test_single_settings_change_and_nothing_else_does():
     changed = load_recipe("paper", ["distill.max_steps=500", "weighting=uniform"])
     assert (changed.distill.max_steps, changed.weighting) == (500, "uniform")
@@ -79,7 +97,7 @@ def test_the_authors_recipe_sets_every_difference_by_name():
     other = {name for name in type(paper).model_fields if getattr(theirs, name) != getattr(paper, name)}
     assert other == {
         "name", "seeding", "selection", "overlap", "backslashes_to_spaces", "wording", "finetune",
-        "finetune_without_lm", "distill", "supervised",
+        "finetune_without_lm", "distill", "supervised", "uda", "mixtext",
     }  # fmt: skip
     assert theirs.distill.student_temperature == theirs.distill.temperature == 2
     assert theirs.finetune.lm_targets == "all"

@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from clozify.cli.options import JsonOption, QuietOption, RecipeOption, SetOption, app, print_json, teller
+from clozify.cli.options import (
+    AtOnceOption,
+    DevicesOption,
+    JsonOption,
+    QuietOption,
+    RecipeOption,
+    SetOption,
+    app,
+    print_json,
+    teller,
+)
 
 
 def _listed(text: str | None) -> list[str] | None:
@@ -39,6 +49,8 @@ def reproduce(
     output: Annotated[Path, typer.Option(help="Where all goes; given again, the command goes on where it was.")] = Path(
         "runs/reproduce"
     ),
+    devices: DevicesOption = "auto",
+    at_once: AtOnceOption = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what it will cost, measured on the spot, and stop.")
     ] = False,
@@ -61,6 +73,8 @@ def reproduce(
         "pile": pile,
         "test_rows": test_rows,
         "say": teller(quiet),
+        "devices": devices,
+        "at_once": at_once,
     }
     if plan:
         found = costs(what, output, **asked)

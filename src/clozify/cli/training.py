@@ -43,7 +43,11 @@ def train(
     student: Annotated[
         str | None, typer.Option(help="Another model for the final classifier, a smaller one say.")
     ] = None,
-    method: Annotated[str, typer.Option(help="'pet', 'ipet', or the baseline 'supervised'.")] = "pet",
+    method: Annotated[str, typer.Option(help="'pet', 'ipet', or a baseline: 'supervised', 'uda', 'mixtext'.")] = "pet",
+    augmented: Annotated[
+        str | None,
+        typer.Option(help="Paraphrases of the pile, for uda and mixtext: its fields, by id or in its order."),
+    ] = None,
     recipe: RecipeOption = "paper",
     settings: SetOption = None,
     examples: ExamplesOption = None,
@@ -82,6 +86,7 @@ def train(
         "model": model,
         "student": student,
         "method": method,
+        "augmented": augmented,
         "recipe": how,
         "column_of": column_of,
         "allow_overlap": allow_overlap,

@@ -179,12 +179,15 @@ def show_run(console: Console, metrics: dict[str, Any]) -> None:
         "ensemble": "ensemble",
         "classifier": f"classifier ({'iPET' if metrics.get('method') == 'ipet' else 'PET'})",
         "supervised": "supervised baseline",
+        "uda": "UDA",
+        "mixtext": "MixText",
     }
     for key, name in names.items():
         found = metrics.get(key)
         if not found or "accuracy" not in found:
             continue
         spread = [f" ±{percent(found[f'{m}_std'])}" if found.get(f"{m}_std") else "" for m in ("accuracy", "macro_f1")]
+        name += f", {found['chosen'].upper()}" if "chosen" in found else ""
         table.add_row(name, percent(found["accuracy"]) + spread[0], percent(found["macro_f1"]) + spread[1])
         if key == "members":
             table.add_row("  worst and best pattern", f"{percent(found['min'])} - {percent(found['max'])}", "")
@@ -192,10 +195,30 @@ def show_run(console: Console, metrics: dict[str, Any]) -> None:
         console.print(table)
     else:
         console.print(Text("There were no test rows to measure on (--test)."))
-    for key in ("classifier", "supervised"):
+    for key in ("uda", "mixtext"):
+        _show_comparison(console, metrics.get(key, {}))
+    for key in ("classifier", "supervised", "uda", "mixtext"):
         if dev := metrics.get(key, {}).get("dev_each"):
             console.print(Text(f"On the development rows, each training's best: {', '.join(map(percent, dev))}."))
     show_remarks(console, metrics["warnings"])
+
+
+def _show_comparison(console: Console, found: dict[str, Any]) -> None:
+    """How UDA's or MixText's text was augmented, and whether the test set chose its steps."""
+    if not found:
+        return
+    console.print(
+        Text(f"Augmented text: {found['augmentation']}; {found['unlabeled_rows']:,} unlabelled rows were used.")
+    )
+    if "layers" in found:
+        console.print(Text(f"Hidden states were mixed behind layer {' or '.join(map(str, found['layers']))}."))
+    if "chosen" in found:
+        console.print(
+            Text(
+                f"{found['steps']:,} steps were {found['chosen']}, of {', '.join(found['tried'])}: the number above is "
+                "better than what new rows will show."
+            )
+        )
 
 
 def _show_generations(table: Table, generations: list[dict[str, Any]]) -> None:
@@ -267,6 +290,8 @@ def show_plan(console: Console, cost: dict[str, Any]) -> None:
             f"{cost['members']} members, each {cost['steps_a_member']:,} steps of fine-tuning, then "
             f"{cost['rows_to_score_a_member']:,} rows to score."
         )
+    if cost.get("rows_to_augment"):
+        console.print(f"{cost['rows_to_augment']:,} texts to say in other words.")
     if cost["classifiers"]:
         console.print(f"{cost['classifiers']} classifiers, each {cost['steps_a_classifier']:,} steps.")
     time_needed = f"{minutes / 60:,.1f} hours" if minutes > 90 else f"{minutes:,.0f} minutes"

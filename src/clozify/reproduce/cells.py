@@ -77,7 +77,10 @@ class Cells:
         recipe: Recipe | str | Path = "paper",
         settings: Sequence[str] = (),
         say: Callable[[str], None] = lambda line: None,
+        devices: str = "auto",
+        at_once: int | None = None,
     ) -> None:
+        self.devices, self.at_once = devices, at_once
         self.output, self.data, self.model, self.say = output, data, model, say
         self._base, self.settings = load_recipe(recipe), list(settings)
         load_recipe(self._base, self.settings)  # a wrong setting is told before anything is run
@@ -149,27 +152,24 @@ class Cells:
         if cell.found_words:
             task = Task.model_validate(self.run(replace(cell, method="words", found_words=False))["task"])
         model = self._pretrained(cell, data, recipe) if cell.pretrained else self.model
-        # the other baselines may keep no scores to tell parts of the test set by, so they get the first alone
-        whole = cell.method in ("supervised", "pet", "ipet")
-        first = next(iter(data.tests))
         folder = self.output / "runs" / _file_name(f"{cell.task}-{Path(model).name}")
         metrics = train(
             task,
             labeled,
             folder,
+            self.devices,
+            self.at_once,
             unlabeled=None if cell.method == "supervised" else pile,
-            test=data.test if whole else data.tests[first],
+            test=data.test,
             model=model,
             method=cell.method,
             recipe=recipe,
             allow_overlap=labeled is pile,  # D = T
             say=self.say,
         )
-        slices = data.slices() if whole else {first: slice(None)}
-        return numbers_of(metrics, folder, data.test if whole else data.tests[first], slices) | {
-            "rows": metrics["rows"],
-            "warnings": metrics["warnings"],
-        }
+        found = numbers_of(metrics, folder, data.test, data.slices())
+        augmentation = metrics.get(cell.method, {}).get("augmentation")
+        return found | {"rows": metrics["rows"], "warnings": metrics["warnings"], "augmentation": augmentation}
 
     def _unsupervised(self, data: TaskData, recipe: Recipe) -> dict[str, Any]:
         """The pairs without any training (lines 1 and 2 of table 1): their mean with its spread, and the best."""

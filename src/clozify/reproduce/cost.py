@@ -121,8 +121,13 @@ def _add(bill: _Bill, cell: Cell, data: TaskData) -> list[str]:
             bill.classifiers(cell, data, recipe.repetitions, recipe.distill.steps(len(pile)))
     elif cell.method == "supervised" and bill.once("supervised", cell):
         bill.classifiers(cell, data, recipe.repetitions, recipe.supervised.steps(of_t))
-    elif cell.method not in ("supervised", "unsupervised", "words"):
-        notes.append(f"{cell}: its time is not in the sum.")
+    elif cell.method in ("uda", "mixtext") and bill.once(cell.method, cell):
+        settings = getattr(recipe, cell.method)
+        for steps in settings.steps_to_try or [settings.steps(of_t)]:
+            bill.classifiers(cell, data, recipe.repetitions, steps)
+        notes.append(
+            "Steps of UDA and MixText are counted as a classifier's, which are shorter; augmenting is left out."
+        )
     return notes
 
 

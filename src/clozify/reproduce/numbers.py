@@ -32,11 +32,9 @@ def numbers_of(metrics: dict[str, Any], folder: Path, test: Rows, slices: Mappin
     final = metrics.get("classifier") or metrics.get(metrics["method"])
     found: dict[str, Any] = {"numbers": {part: {} for part in slices}}
     for part, numbers in found["numbers"].items():
-        if final and "jobs" in final:
+        if final:
             each = [measured.of(folder / "classifiers" / job, part) for job in final["jobs"]]
             numbers["classifier"] = spread_of(each)
-        elif final and len(slices) == 1:
-            numbers["classifier"] = [final[measured.metric], final.get(f"{measured.metric}_std")]
         if "members" in metrics:
             numbers |= _of_members(measured, metrics["members"]["each"], part)
     if "generations" in metrics:

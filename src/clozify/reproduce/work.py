@@ -13,7 +13,7 @@ from typing import Any
 
 from clozify.errors import DataError, RunError
 from clozify.recipe import Recipe
-from clozify.reproduce.cells import Cell, Cells, NotRunError, check_model
+from clozify.reproduce.cells import NAMES, Cell, Cells, NotRunError, check_model
 from clozify.reproduce.cost import cost
 from clozify.reproduce.datasets import PILE, Data
 from clozify.reproduce.draw import check_matplotlib, draw
@@ -37,6 +37,8 @@ def prepare(
     pile: int = PILE,
     test_rows: int | None = None,
     say: Callable[[str], None] = lambda line: None,
+    devices: str = "auto",
+    at_once: int | None = None,
 ) -> tuple[Exhibit, Cells]:
     """Check all that can be checked before anything is run; nothing is written.
 
@@ -50,7 +52,7 @@ def prepare(
     only_sample = {cell.task for cell in shown.asked()} == {"sample"}
     chosen = model or ("builtin" if only_sample else shown.model)
     where = Data(None if data is None else Path(data), pile, test_rows)
-    cells = Cells(Path(output), where, chosen, recipe, settings, say)
+    cells = Cells(Path(output), where, chosen, recipe, settings, say, devices, at_once)
     for cell in shown.asked():
         cells.recipe(cell)  # a setting that a table changes may not suit the recipe
     return shown, cells
@@ -120,6 +122,8 @@ def _notes(shown: Exhibit, cells: Cells) -> tuple[str, ...]:
         result = cells.find(cell)
         name = TITLES.get(cell.task, cell.task.replace("xstance-", "x-stance, "))
         found += [f"{name}: {note}" for note in (result or {}).get("notes", [])]
+        if how := (result or {}).get("augmentation"):
+            found.append(f"{NAMES[cell.method]}: augmented text by {how}.")
     return tuple(dict.fromkeys(found))
 
 

@@ -213,9 +213,13 @@ def join(batches: Sequence[Batch], pad_id: int) -> Batch:
     width = max(batch.input_ids.shape[1] for batch in batches)
 
     def stacked(name: str, fill: int = 0) -> NDArray[np.int64]:
-        arrays = [getattr(batch, name) for batch in batches]
-        padded = [np.pad(a, ((0, 0), (0, width - a.shape[1])), constant_values=fill) for a in arrays]
-        return np.concatenate(padded)
+        stack = np.full((sum(len(batch.rows) for batch in batches), width), fill, dtype=np.int64)
+        start = 0
+        for batch in batches:
+            part = getattr(batch, name)
+            stack[start : start + len(part), : part.shape[1]] = part
+            start += len(part)
+        return stack
 
     return Batch(
         np.arange(sum(len(batch.rows) for batch in batches)),

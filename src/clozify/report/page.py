@@ -5,6 +5,7 @@ In: a run's findings, or those of several. Out: HTML. Whatever comes from data i
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,8 @@ def duration(seconds: float | None) -> str:
         return "not recorded"
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return (
-        f"{minutes // 60} h {minutes % 60:02} min"
-        if minutes >= 60
-        else f"{int(seconds // 60)} min {seconds % 60:02.0f} s"
-    )
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {rest:02} s"
 
 
 def count(number: float) -> str:
@@ -72,8 +69,6 @@ def count(number: float) -> str:
 
 def pattern_parts(pattern: str) -> list[tuple[str, str]]:
     """A pattern cut into words, fields and the mask, each with its kind, to be shown apart."""
-    import re
-
     found = []
     for part in re.split(r"(\{[^}]*\}|\|\|)", pattern):
         kind = (

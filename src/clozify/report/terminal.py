@@ -260,7 +260,7 @@ def show_demo(console: Console, found: dict[str, Any]) -> None:
     gain = 100 * (pet["classifier"]["accuracy"] - found["supervised"]["supervised"]["accuracy"])
     console.print(Text(f"PET against supervised training on the same labels: {gain:+.1f} points of accuracy."))
     run = f"{found['output']}/pet"
-    console.print(Text(f"The run is in {run}; use its classifier with:"))
+    console.print(Text(f"The run is in {run}, its report in {run}/report.html; use its classifier with:"))
     console.print(Text(f"  clozify predict {run} --data builtin:test"), soft_wrap=True)
 
 

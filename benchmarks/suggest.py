@@ -53,7 +53,6 @@ def course(choice: str, seed: int, asked: dict[str, Any]) -> list[dict[str, Any]
     output = asked["output"]
     pile = pd.read_csv(output / f"pile-{seed}.csv", dtype=str)
     truth = pd.read_csv(output / f"truth-{seed}.csv", dtype=str).set_index("id")["label"]
-    chance = np.random.default_rng(seed)
     labeled = output / f"first-{seed}.csv"
     found = []
     for number in range(asked["rounds"] + 1):
@@ -74,6 +73,7 @@ def course(choice: str, seed: int, asked: dict[str, Any]) -> list[dict[str, Any]
             pd.concat([rows, new]).to_csv(following, index=False)
         elif not following.exists():
             free = pile[~pile["id"].isin(rows["id"])]
+            chance = np.random.default_rng([seed, number])
             new = free.iloc[chance.permutation(len(free))[: asked["count"]]].copy()
             new["label"] = new["id"].map(truth)
             pd.concat([rows, new]).to_csv(following, index=False)

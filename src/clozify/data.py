@@ -117,6 +117,11 @@ class Rows:
         return self.task.id is not None and self.task.id in self._dataset.column_names
 
     @property
+    def mapped(self) -> dict[str, str]:
+        """The columns of those fields that the data calls otherwise."""
+        return {name: column for name, column in self.column_of.items() if name != column}
+
+    @property
     def rows_of_file(self) -> int:
         """How many rows the file has that these come from."""
         return len(self) if self._whole is None else self._whole[0].rows_of_file
@@ -196,8 +201,7 @@ class Rows:
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> Rows:
         """These rows alone; their ids stay what they were."""
         rows = np.asarray(rows, dtype=np.int64)
-        mapped = {name: column for name, column in self.column_of.items() if name != column}
-        picked = Rows(self._dataset.select(rows), self.task, self.source, mapped)
+        picked = Rows(self._dataset.select(rows), self.task, self.source, self.mapped)
         picked.warnings = self.warnings
         picked._whole = (self, rows)
         return picked

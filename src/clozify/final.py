@@ -75,6 +75,7 @@ def train_classifiers(
     (folder.path / "classifier" / TASK_FILE).unlink()  # a link into the job's folder; the task may have new aliases
     plan.task.save(folder.path / "classifier" / TASK_FILE)
     summary: dict[str, Any] = {"dev_each": dev, "kept": chosen} if dev else {}
+    summary["jobs"] = [place.name for place in places]
     if not results:
         return summary
     first = results[chosen]
@@ -83,7 +84,6 @@ def train_classifiers(
         summary[metric] = float(np.mean(values))
         summary[f"{metric}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         summary[f"{metric}_each"] = values
-    summary["jobs"] = [place.name for place in places]
     return summary | {"labels": first["labels"], "confusion": first["confusion"]}
 
 

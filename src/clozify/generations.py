@@ -133,6 +133,7 @@ def _told(
 ) -> dict[str, Any]:
     """A generation's numbers: accuracy, agreement with the one before, what was drawn, and how sure it was."""
     found: dict[str, Any] = {"generation": number, "members": len(members), "training_rows": len(plan.labeled)}
+    found["jobs"] = [f"{member['folder'].parent.name}/{member['folder'].name}" for member in members]
     now = _on_pile(members, weights)
     if now is not None:
         found["certainty"] = float(softmax(now).max(axis=1).mean())

@@ -37,6 +37,7 @@ def untrained(bench: Bench) -> dict[str, Any]:
     place = folder.job("untrained", key) / "untrained.json"
     if not place.exists():
         plan.say("scoring the labelled and test rows before training")
+        started = time.monotonic()
         found: dict[str, Any] = {}
         for name, rows in (("labeled", plan.labeled), ("test", plan.test)):
             if rows is None or len(rows) == 0:
@@ -49,6 +50,7 @@ def untrained(bench: Bench) -> dict[str, Any]:
                 found["test"] = {
                     metric: float(np.mean([result[metric] for result in each])) for metric in ("accuracy", "macro_f1")
                 } | {"best": max(result["accuracy"] for result in each), "pairs": each}
+        found["seconds"] = time.monotonic() - started
         with folder.writing("untrained", key) as beside:
             (beside / "untrained.json").write_text(json.dumps(found, indent=2))
     result: dict[str, Any] = json.loads(place.read_text())

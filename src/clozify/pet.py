@@ -30,7 +30,8 @@ from clozify.members import first_jobs, member_metrics, train_members, untrained
 from clozify.metrics import in_detail, softmax
 from clozify.plan import Plan, no_rows, with_labels
 from clozify.recipe import Recipe, load_recipe
-from clozify.run import RunFolder
+from clozify.report.written import report_of
+from clozify.run import RunFolder, key_of
 from clozify.semisupervised import METHODS as SEMI_SUPERVISED
 from clozify.steps.combine import combine, soft_labels
 from clozify.task import Task, load_task
@@ -170,19 +171,20 @@ def _run(bench: Bench) -> dict[str, Any]:
     plan, folder = bench.plan, bench.folder
     began = time.monotonic()
     data = plan.data_key
-    folder.write_json(
-        "run.json",
-        {
-            "clozify": __version__,
-            "torch": torch.__version__,
-            "method": plan.method,
-            "model": plan.model,
-            "student": plan.student,
-            "task": plan.task.model_dump(),
-            "recipe": plan.recipe.model_dump(),
-            "data": {name: {**known, "source": str(getattr(plan, name).source)} for name, known in data.items()},
+    described = {
+        "clozify": __version__,
+        "torch": torch.__version__,
+        "method": plan.method,
+        "model": plan.model,
+        "student": plan.student,
+        "task": plan.task.model_dump(),
+        "recipe": plan.recipe.model_dump(),
+        "data": {
+            name: {**known, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).mapped}
+            for name, known in data.items()
         },
-    )
+    }
+    folder.write_json("run.json", described)
     plan.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:
         plan.say(f"note: {warning}")
@@ -194,8 +196,10 @@ def _run(bench: Bench) -> dict[str, Any]:
         metrics = _pet(bench)
     metrics |= {"method": plan.method, "task": plan.task.name, "model": plan.model, "recipe": plan.recipe.name}
     metrics |= {"rows": {name: known["rows"] for name, known in data.items()}, "warnings": plan.warnings}
+    metrics["run"] = key_of(**described)  # what these numbers are of
     folder.write_json("metrics.json", metrics)
     plan.tracking.finish(metrics)
+    report_of(plan, folder.path)
     plan.say(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.path}")
     return metrics
 
@@ -212,7 +216,7 @@ def _pet(bench: Bench) -> dict[str, Any]:
         plan.warnings.append(
             "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
         )
-    metrics: dict[str, Any] = {}
+    metrics: dict[str, Any] = {"untrained": {name: before[name] for name in before if name != "test"}}
     keep = plan.unlabeled is None or not plan.recipe.distillation
     if plan.method == "ipet":
         members, metrics["generations"] = train_generations(bench, of_pairs, keep)

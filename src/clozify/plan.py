@@ -99,8 +99,7 @@ class Plan:
         found: dict[str, Any] = {}
         for name, rows in sets.items():
             if rows is not None:
-                digest = key_of(texts=rows.fingerprints().tolist())
-                found[name] = {"rows": len(rows), "texts": digest}
+                found[name] = {"rows": len(rows), "texts": rows.digest}
         found["labeled"]["labels"] = key_of(labels=self.labeled.labels.tolist())
         if self.dev is not None:
             found["dev"]["labels"] = key_of(labels=self.dev.labels.tolist())

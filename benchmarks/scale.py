@@ -9,7 +9,7 @@ Memory is what belongs to the process alone (RssAnon in /proc/self/status, looke
 of files that are mapped, such as the rows, the tokens and the scores, are not counted: the system takes them back
 when somebody else needs the room. `mapped` is the most of them that was there at a time.
 
-    python benchmarks/scale.py [--rows 10000,100000,1000000,10000000] [--scores float16] [--folder DIR]
+    python benchmarks/scale.py [--rows 10000,100000,1000000,10000000] [--members 1] [--scores float16] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ import typer
 TASK = """
 name = "short"
 fields = ["text"]
-patterns = ["It was {mask}. {text}", "{text} It was {mask}."]
+patterns = [PATTERNS]
 [labels]
 good = "good"
 bad = "bad"
 """
+PATTERNS = ["It was {mask}. {text}", "{text} It was {mask}."]  # a member each
 SETTINGS = [
     "repetitions=1",
     "finetune.max_steps=20",
@@ -88,7 +89,7 @@ def make_rows(folder: Path, rows: int) -> Path:
     chance, words = np.random.default_rng(0), np.array(WORDS)
     for start in range(0, rows, SHARD):
         count = min(SHARD, rows - start)
-        lengths = chance.integers(4, 17, count)
+        lengths = chance.integers(3, 10, count)
         drawn = words[chance.integers(0, len(WORDS), int(lengths.sum()))].tolist()
         ends = np.cumsum(lengths).tolist()
         texts = [" ".join(drawn[first:last]) for first, last in zip([0, *ends], ends, strict=False)]
@@ -127,7 +128,7 @@ class Memory:
         self.stages[name] = time.monotonic() - began, max(self.peak, self.now()[0]) - self.before
 
 
-def run(data: Path, model: Path, folder: Path, scores: str) -> dict[str, Any]:
+def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[str, Any]:
     """Each stage's seconds and MiB, for one pile."""
     import datasets
 
@@ -142,7 +143,7 @@ def run(data: Path, model: Path, folder: Path, scores: str) -> dict[str, Any]:
     from clozify.steps.iterate import counts_to_draw, iterate
     from clozify.task import parse_task
 
-    task = parse_task(TASK)
+    task = parse_task(TASK.replace("PATTERNS", ", ".join(f'"{pattern}"' for pattern in PATTERNS[:count])))
     few = [{"text": f"{word} {word}", "label": name} for word in WORDS[:10] for name in ("good", "bad")]
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in few))
     settings = [*SETTINGS, f"scores_dtype={scores}"]
@@ -162,7 +163,7 @@ def run(data: Path, model: Path, folder: Path, scores: str) -> dict[str, Any]:
         with memory.stage("draw"):
             pile = {n: mapped(member["folder"] / "pile.npy") for n, member in enumerate(members)}
             wanted, _ = counts_to_draw(np.array([10, 10]), 3, len(plan.unlabeled or []), plan.recipe.ipet)
-            iterate(pile, weights, wanted, plan.recipe.ipet, np.arange(2), np.random.default_rng(0), False)
+            iterate(pile, weights, wanted, plan.recipe.ipet, np.arange(count), np.random.default_rng(0), False)
         with memory.stage("labels"):
             soft = write_soft_labels(bench, members, weights)
         with memory.stage("classifier"):
@@ -174,6 +175,7 @@ def run(data: Path, model: Path, folder: Path, scores: str) -> dict[str, Any]:
 def main(
     rows: Annotated[str, typer.Option(help="Sizes, with commas between them.")] = "10000,100000,1000000",
     scores: Annotated[str, typer.Option(help="float32 or float16.")] = "float32",
+    members: Annotated[int, typer.Option(min=1, max=2, help="Models that score the pile.")] = 2,
     folder: Annotated[Path | None, typer.Option(help="Where the files go for the time of the run.")] = None,
 ) -> None:
     """Print each stage's seconds and MiB for each number of rows."""
@@ -183,7 +185,7 @@ def main(
         with tempfile.TemporaryDirectory(dir=folder) as name, ProcessPoolExecutor(1, mp_context=context) as pool:
             data = make_rows(Path(name) / "rows", count)
             model = make_model(Path(name) / "model")
-            found = pool.submit(run, data, model, Path(name), scores).result()
+            found = pool.submit(run, data, model, Path(name), scores, members).result()
         stages = found["stages"]
         if not place:
             print(

@@ -36,7 +36,8 @@ class Column:
         """The ids of this field's texts."""
         if self.slot.filter:
             texts = [FILTERS[self.slot.filter](text) for text in texts]
-        return tokens.fields(texts, self.context)
+        stretches = [texts[start : start + STRETCH] for start in range(0, max(1, len(texts)), STRETCH)]
+        return Ragged.joined(*(tokens.fields(stretch, self.context) for stretch in stretches))
 
 
 @dataclass(frozen=True)
@@ -178,13 +179,14 @@ class Batch:
 
 def like_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Groups of rows that are about equally long."""
-    groups: list[list[int]] = []
-    for row in np.argsort(-lengths, kind="stable"):
-        if groups and lengths[row] >= LIKE_LENGTH * lengths[groups[-1][0]]:
-            groups[-1].append(int(row))
-        else:
-            groups.append([int(row)])
-    return [np.array(group) for group in groups]
+    order = np.argsort(-lengths, kind="stable")
+    falling = -lengths[order]
+    groups, start = [], 0
+    while start < len(order):
+        stop = int(np.searchsorted(falling, LIKE_LENGTH * falling[start], side="right"))
+        groups.append(order[start:stop])
+        start = stop
+    return groups
 
 
 def passes(

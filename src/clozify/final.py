@@ -21,7 +21,7 @@ from clozify.classifier import TASK_FILE, Classifier, new_classifier
 from clozify.data import Rows
 from clozify.encode import Encoded
 from clozify.metrics import in_detail, softmax
-from clozify.pile import IN_MEMORY, pile_tokens
+from clozify.pile import is_small, pile_tokens
 from clozify.plan import Plan
 from clozify.run import key_of
 from clozify.semisupervised import SemiSupervised
@@ -129,7 +129,7 @@ def _pile_of(bench: Bench, classifier: Classifier) -> Encoded:
     """The pile as the classifier reads it."""
     plan = bench.plan
     assert plan.unlabeled is not None
-    if len(plan.unlabeled) <= IN_MEMORY:
+    if is_small(plan.unlabeled):
         return classifier.encode(plan.unlabeled)
     columns = pile_tokens(bench, classifier.tokens, plan.student, classifier.template.columns)
     return Encoded(classifier.template, columns, classifier.max_length)

@@ -25,11 +25,16 @@ IN_MEMORY = 100_000  # rows; the tokens of more are on the disk
 CACHES = ("tokens", "soft")  # kinds of jobs that nobody needs once the run is done
 
 
+def is_small(rows: Rows) -> bool:
+    """Whether rows are kept in memory as tokens."""
+    return len(rows) <= IN_MEMORY
+
+
 def keep_pile(bench: Bench) -> dict[Column, Ragged]:
     """The pile as the task's patterns read it, for as long as the bench's questions are asked."""
     plan, questions, model = bench.plan, bench.questions, bench.model
     assert plan.unlabeled is not None
-    if len(plan.unlabeled) <= IN_MEMORY:
+    if is_small(plan.unlabeled):
         return questions.keep(model, plan.unlabeled)
     if (known := questions.kept(plan.unlabeled)) is not None:
         return known
@@ -39,7 +44,7 @@ def keep_pile(bench: Bench) -> dict[Column, Ragged]:
 
 def keep_few(bench: Bench, rows: Rows) -> None:
     """Tokenise other rows once too, unless there are many: these are tokenised whenever they are scored."""
-    if len(rows) <= IN_MEMORY:
+    if is_small(rows):
         bench.questions.keep(bench.model, rows)
 
 

@@ -58,10 +58,13 @@ class Ragged:
         return Ragged.of([self.ids[self.starts[row] : self.starts[row + 1]] for row in rows])
 
     @staticmethod
-    def joined(first: Ragged, second: Ragged) -> Ragged:
-        """The rows of one, then of the other."""
-        starts = np.concatenate([first.starts, first.starts[-1] + second.starts[1:]])
-        return Ragged(np.concatenate([first.ids, second.ids]), starts)
+    def joined(*parts: Ragged) -> Ragged:
+        """The rows of the first, then of the next, and so on."""
+        if len(parts) == 1:
+            return parts[0]
+        starts = np.zeros(1 + sum(map(len, parts)), dtype=np.int64)
+        np.cumsum(np.concatenate([part.lengths for part in parts]), out=starts[1:])
+        return Ragged(np.concatenate([part.ids for part in parts]), starts)
 
     @staticmethod
     def of(rows: Sequence[Sequence[int] | NDArray[np.int32]]) -> Ragged:

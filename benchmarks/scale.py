@@ -55,6 +55,7 @@ def make_model(folder: Path) -> Path:
     import transformers
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+    transformers.utils.logging.disable_progress_bar()
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = specials + WORDS + ["it", "was", "good", "bad", ".", "the", "world", "12", "i", "'", "m", "a", "b"]
     tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(vocabulary)}, unk_token="[UNK]"))
@@ -188,17 +189,16 @@ def main(
             found = pool.submit(run, data, model, Path(name), scores, members).result()
         stages = found["stages"]
         if not place:
-            print(
-                "rows       |"
-                + "".join(f" {stage:>18} |" for stage in stages)
-                + "   total s | peak MiB | mapped | disk"
-            )
-        cells = "".join(f" {seconds:>8,.1f} s {mib:>4,.0f} MiB |" for seconds, mib in stages.values())
-        total, peak = sum(s for s, _ in stages.values()), max(m for _, m in stages.values())
-        print(
-            f"{count:>10,} |{cells} {total:>9,.0f} | {peak:>8,.0f} | {found['mapped']:>6,.0f} | {found['disk']:,.0f}",
-            flush=True,
-        )
+            heads = ["rows", *stages, "seconds", "MiB beyond the model", "mapped MiB", "disk MiB"]
+            print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+        cells = [f"{seconds:,.1f} s, {mib:,.0f} MiB" for seconds, mib in stages.values()]
+        numbers = [
+            sum(s for s, _ in stages.values()),
+            max(m for _, m in stages.values()),
+            found["mapped"],
+            found["disk"],
+        ]
+        print(f"| {' | '.join([f'{count:,}', *cells, *(f'{number:,.0f}' for number in numbers)])} |", flush=True)
 
 
 if __name__ == "__main__":

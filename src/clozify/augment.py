@@ -49,8 +49,8 @@ class Augmented:
     def key(self) -> dict[str, Any]:
         """What the texts are, for a job's key."""
         return {
-            "pile": key_of(texts=self.pile.fingerprints().tolist()),
-            "versions": [key_of(texts=version.fingerprints().tolist()) for version in self.versions],
+            "pile": self.pile.digest,
+            "versions": [version.digest for version in self.versions],
         }
 
 
@@ -78,7 +78,7 @@ def augmented(plan: Plan, folder: RunFolder) -> Augmented:
     stretches = list(pile.stretches(PART))
     for number, (start, stop) in enumerate(stretches, start=1):
         part = pile.select(np.arange(start, stop))
-        texts = key_of(texts=part.fingerprints().tolist())
+        texts = part.digest
         place = key_of(step="augment", texts=texts, fields=plan.task.fields, part=number, seed=plan.recipe.seed, **key)
         name = f"augmentation {number}/{len(stretches)}  rows {start + 1:,} to {stop:,}"
         if (folder.job("augmentations", place) / "texts.parquet").exists():
@@ -226,4 +226,4 @@ def _by_order(pile: Rows, paraphrases: Rows) -> list[list[int]]:
             "order, or the same again for second ones."
         )
     starts = range(0, len(paraphrases), pile.rows_of_file)
-    return [[start + int(number) for start in starts] for number in pile.numbers]
+    return [[start + int(number) for start in starts] for number in pile.numbers()]

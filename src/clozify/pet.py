@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from clozify import __version__
 from clozify.augment import read_paraphrases
@@ -28,12 +27,14 @@ from clozify.final import train_classifiers
 from clozify.generations import train_generations
 from clozify.members import first_jobs, member_metrics, train_members, untrained
 from clozify.metrics import in_detail, softmax
+from clozify.pile import drop_caches
 from clozify.plan import Plan, no_rows, with_labels
 from clozify.recipe import Recipe, load_recipe
 from clozify.report.written import report_of
 from clozify.run import RunFolder, key_of
 from clozify.semisupervised import METHODS as SEMI_SUPERVISED
-from clozify.steps.combine import combine, soft_labels
+from clozify.softlabels import write_soft_labels
+from clozify.steps.combine import combine
 from clozify.task import Task, load_task
 from clozify.trackers import check_trackers
 
@@ -198,6 +199,7 @@ def _run(bench: Bench) -> dict[str, Any]:
     metrics |= {"rows": {name: known["rows"] for name, known in data.items()}, "warnings": plan.warnings}
     metrics["run"] = key_of(**described)  # what these numbers are of
     folder.write_json("metrics.json", metrics)
+    drop_caches(folder)
     plan.tracking.finish(metrics)
     report_of(plan, folder.path)
     plan.say(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.path}")
@@ -242,25 +244,9 @@ def _pet(bench: Bench) -> dict[str, Any]:
         },
     )  # fmt: skip
     if plan.unlabeled is not None:
-        pile_scores = combine([np.load(m["folder"] / "pile.npy", mmap_mode="r") for m in members], weights)
-        targets = soft_labels(pile_scores, plan.recipe.distill.temperature)
-        _write_labels(plan, folder, targets)
+        targets = write_soft_labels(bench, members, weights)
     if plan.unlabeled is not None and plan.recipe.distillation:
         metrics["classifier"] = train_classifiers(bench, targets)
     else:  # what an earlier run left here is not this run's result
         folder.remove("classifier", *(["labels.parquet"] if plan.unlabeled is None else []))
     return metrics
-
-
-def _write_labels(plan: Plan, folder: RunFolder, targets: NDArray[np.float32]) -> None:
-    """Every unlabelled row's soft label, joined to its id."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    assert plan.unlabeled is not None
-    columns: dict[str, Any] = {"id": pa.array(plan.unlabeled.ids())}
-    columns["label"] = [plan.task.labels[place] for place in targets.argmax(axis=-1)]
-    columns |= {f"probability_{label}": targets[:, n] for n, label in enumerate(plan.task.labels)}
-    beside = folder.path / ".labels.parquet.part"
-    pq.write_table(pa.table(columns), beside)
-    beside.replace(folder.path / "labels.parquet")

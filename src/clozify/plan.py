@@ -99,7 +99,7 @@ class Plan:
         found: dict[str, Any] = {}
         for name, rows in sets.items():
             if rows is not None:
-                found[name] = {"rows": len(rows), "texts": texts_key(rows)}
+                found[name] = {"rows": len(rows), "texts": rows.digest}
         found["labeled"]["labels"] = key_of(labels=self.labeled.labels.tolist())
         if self.dev is not None:
             found["dev"]["labels"] = key_of(labels=self.dev.labels.tolist())
@@ -123,11 +123,6 @@ class Plan:
             "line_breaks": self.task.line_breaks,
             "labels": self.task.labels,
         }
-
-
-def texts_key(rows: Rows) -> str:
-    """What the rows' texts are, in one short name."""
-    return key_of(texts=rows.fingerprints().tolist())
 
 
 def no_rows(task: Task) -> Rows:

@@ -145,6 +145,9 @@ class Recipe(Section):
     selection: Literal["first", "random"] = Field(
         "first", description="Which rows of a label are taken when a number of examples is asked for."
     )
+    scores_dtype: Literal["float32", "float16"] = Field(
+        "float32", description="How members' scores of the pile are written; float16 takes half the disk."
+    )
     overlap: bool = Field(False, description="Keep labelled and test rows in the pile (the paper's D = T).")
     backslashes_to_spaces: bool = Field(False, description="Every backslash of the rows becomes a space.")
     wording: Wording = Wording()

@@ -14,7 +14,7 @@ import numpy as np
 
 from clozify.data import NO_LABEL, Rows, few_shot, read
 from clozify.errors import DataError
-from clozify.plan import no_rows, texts_key
+from clozify.plan import no_rows
 from clozify.recipe import Recipe
 from clozify.task import Task
 
@@ -25,7 +25,7 @@ def read_again(described: dict[str, Any], name: str, ids: Sequence[Any] | None =
     if known["rows"] == 0:
         return no_rows(task)
     for rows in _readings(described, read(known["source"], task, known.get("columns")), known["rows"], ids):
-        if len(rows) == known["rows"] and texts_key(rows) == known["texts"]:
+        if len(rows) == known["rows"] and rows.digest == known["texts"]:
             return rows
     raise DataError(f"The data '{known['source']}' is not what the run was given: its texts have changed since.")
 

@@ -49,7 +49,8 @@ def endless(rows: int, count: int, chance: np.random.Generator) -> Iterator[NDAr
     waiting = np.empty(0, dtype=np.int64)
     while True:
         while len(waiting) < count:
-            waiting = np.concatenate([waiting, chance.permutation(rows)])
+            order = chance.permutation(rows)
+            waiting = np.concatenate([waiting, order]) if len(waiting) else order  # a copy of a large pile costs
         yield waiting[:count]
         waiting = waiting[count:]
 

@@ -47,8 +47,8 @@ def doubts(scores: Sequence[NDArray[np.float32]], weights: Sequence[float]) -> D
         here = slice(start, start + STRETCH)
         raw = [np.asarray(of_member[here], dtype=np.float32) for of_member in scores]
         shares = [softmax(of_member.astype(np.float64)) for of_member in raw]
-        whole = _entropy(combine(shares, weights))  # type: ignore[arg-type]
-        single = combine([_entropy(share)[:, None] for share in shares], weights)[:, 0]  # type: ignore[misc]
+        whole = _entropy(combine(shares, weights))
+        single = combine([_entropy(share)[:, None] for share in shares], weights)[:, 0]
         found.predicted[here] = combine(raw, weights).argmax(axis=-1)
         found.uncertainty[here] = whole / np.log(labels)
         found.disagreement[here] = np.maximum(whole - single, 0) / np.log(labels)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.adapters import save_adapter
 from clozify.bench import Bench
 from clozify.data import Rows
 from clozify.encode import Encoded
@@ -134,7 +135,7 @@ def train_members(bench: Bench, jobs: Sequence[Job], what: str = "member") -> li
 
 
 def _section(plan: Plan) -> Training:
-    return plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
+    return plan.recipe.of_member(plan.with_lm)
 
 
 def _key(plan: Plan, job: Job) -> str:
@@ -151,6 +152,7 @@ def _key(plan: Plan, job: Job) -> str:
         attention_dropout=plan.recipe.attention_dropout,
         score_pile=job.score_pile,
         keep=job.keep,
+        **({} if plan.recipe.adapter.method == "none" else {"adapter": plan.recipe.adapter.model_dump(mode="json")}),
         **plan.shared_key,
     )
 
@@ -170,7 +172,7 @@ class MemberWork:
 
 def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
     started = time.monotonic()
-    plan, questions, model = bench.plan, bench.questions, bench.restored()
+    plan, questions, model = bench.plan, bench.questions, bench.restored(job.seed)
     question = questions.only(job.pair)
     template = question.asked[0].template
     length = min(plan.recipe.max_seq_length, model.longest)
@@ -205,7 +207,9 @@ def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
             if rows is not None:
                 questions.keep(model, rows)
                 np.save(beside / file, _scored(bench, question, rows)[0])
-        if job.keep:
+        if job.keep and model.adapted:
+            save_adapter(model.model, beside / "model", plan.base)
+        elif job.keep:
             model.model.save_pretrained(beside / "model")
             model.tokens.tokenizer.save_pretrained(beside / "model")
         description = {

@@ -69,7 +69,7 @@ class Adapter(Section):
     alpha: int = Field(16, ge=1, description="What they add is multiplied by alpha / r.")
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before them; the model has dropout of its own.")
     learning_rate: float = Field(
-        5e-4, gt=0, description="Instead of the fine-tuning section's: adapters want a higher one."
+        4e-4, gt=0, description="Instead of the fine-tuning section's: adapters want a higher one."
     )
     target_modules: Literal["all-linear"] | tuple[str, ...] = Field(
         "all-linear",

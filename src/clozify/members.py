@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.adapters import save_adapter
 from clozify.arrays import growing, narrowed
 from clozify.bench import Bench
 from clozify.data import Rows
@@ -151,7 +152,7 @@ def train_members(bench: Bench, jobs: Sequence[Job], what: str = "member") -> li
 
 
 def _section(plan: Plan) -> Training:
-    return plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
+    return plan.recipe.of_member(plan.with_lm)
 
 
 def _scores_key(plan: Plan) -> dict[str, Any]:
@@ -174,6 +175,7 @@ def _key(plan: Plan, job: Job) -> str:
         attention_dropout=plan.recipe.attention_dropout,
         score_pile=job.score_pile,
         keep=job.keep,
+        **({} if plan.recipe.adapter.method == "none" else {"adapter": plan.recipe.adapter.model_dump(mode="json")}),
         **_scores_key(plan),
     )
 
@@ -193,7 +195,7 @@ class MemberWork:
 
 def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
     started = time.monotonic()
-    plan, questions, model = bench.plan, bench.questions, bench.restored()
+    plan, questions, model = bench.plan, bench.questions, bench.restored(job.seed)
     question = questions.only(job.pair)
     template = question.asked[0].template
     length = min(plan.recipe.max_seq_length, model.longest)
@@ -225,7 +227,9 @@ def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
     trained = time.monotonic() - started
     with bench.folder.writing("members", key) as beside:
         _write_scores(bench, question, beside, pile=job.score_pile and plan.unlabeled is not None)
-        if job.keep:
+        if job.keep and model.adapted:
+            save_adapter(model.model, beside / "model", plan.base)
+        elif job.keep:
             model.model.save_pretrained(beside / "model")
             model.tokens.tokenizer.save_pretrained(beside / "model")
         description = {

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from clozify import __version__
+from clozify.adapters import check_adapter
 from clozify.augment import read_paraphrases
 from clozify.bench import Bench
 from clozify.comparison import compare
@@ -29,6 +30,7 @@ from clozify.members import first_jobs, member_metrics, train_members, untrained
 from clozify.metrics import in_detail, softmax
 from clozify.pile import drop_caches
 from clozify.plan import Plan, no_rows, with_labels
+from clozify.precision import choose_precision
 from clozify.recipe import Recipe, load_recipe
 from clozify.report.written import report_of
 from clozify.run import RunFolder, key_of
@@ -67,6 +69,7 @@ def prepare(
         raise DataError(f"There is no method '{method}'; there is {listed(METHODS)}.")
 
     check_trackers(trackers)
+    check_adapter(how.adapter)
     if how.backslashes_to_spaces:
         loaded = loaded.changed(line_breaks=[*loaded.line_breaks, "\\"])
 
@@ -101,6 +104,11 @@ def prepare(
             )
         if len(pile) == 0:
             raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if method in ("pet", "ipet"):
+        how = choose_precision(how, model, where, warnings)
+    elif how.adapter.method != "none":
+        warnings.append(f"The method '{method}' has no members, so the adapter is not used.")
     for rows in (given, pile, tests, devs):
         warnings += [said for said in (rows.warnings if rows is not None else []) if said not in warnings]
     return Plan(
@@ -113,7 +121,7 @@ def prepare(
         pile,
         tests,
         devs,
-        device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        where,
         say,
         trackers,
         warnings=warnings,

@@ -110,7 +110,9 @@ class _Best:
         self.waited += 1
         if score > self.score:
             self.score, self.waited = score, 0
-            self.weights = {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+            frozen = {name for name, parameter in self.module.named_parameters() if not parameter.requires_grad}
+            now = self.module.state_dict().items()
+            self.weights = {name: tensor.detach().clone() for name, tensor in now if name not in frozen}
         return 0 < self.watch.dev.patience <= self.waited
 
 
@@ -207,6 +209,6 @@ def _loop(
         if best is not None and (step % watch.dev.every == 0 or step == steps) and best.look():
             break
     if best is not None and best.weights:
-        module.load_state_dict(best.weights)
+        module.load_state_dict(best.weights, strict=False)  # what is frozen was not kept
     module.eval()
     return course

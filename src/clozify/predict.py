@@ -28,6 +28,7 @@ from clozify.questions import ask
 from clozify.recipe import Recipe
 from clozify.steps.annotate import TOKENS_A_BATCH, annotate
 from clozify.steps.combine import combine
+from clozify.store import at_hand
 from clozify.task import Task, load_task
 
 
@@ -35,7 +36,7 @@ class Finished:
     """A finished run, or a classifier's folder by itself."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = at_hand(folder)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         inside = self.folder / "classifier"
         self.classifier = inside if inside.is_dir() else self.folder if (self.folder / TASK_FILE).is_file() else None

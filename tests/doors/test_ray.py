@@ -213,7 +213,7 @@ def test_a_run_in_a_store_that_is_killed_goes_on_and_its_classifier_predicts(run
     asked = ["clozify", "train", files / "task.toml", "--labeled", files / "labeled.csv", "--output", address]
     asked += ["--unlabeled", files / "pile.csv", "--test", files / "test.csv", "--model", alone["model"]]
     asked += [word for setting in SETTINGS for word in ("--set", setting)]
-    asked += ["--executor", "ray", "--address", cluster]
+    asked += ["--executor", "ray", "--address", cluster, "--at-once", "2"]  # so one thread each, as alone
     code = "import sys; from clozify.cli import main; sys.argv = sys.argv[1:]; main()"
     process = subprocess.Popen([sys.executable, "-c", code, *map(str, asked)])
     store, whole = Store(address), []

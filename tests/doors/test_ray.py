@@ -1,6 +1,7 @@
 """Members trained on a real Ray cluster: the same run as with one process, whoever dies on the way."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -89,6 +90,33 @@ def test_a_cluster_leaves_the_same_run_as_one_process_though_a_worker_is_killed(
     logs = [log.read_text() for log in (files / "shared" / "workers").iterdir()]
     assert len(logs) == 1
     assert f"Worker PID: {killed[0]}" in logs[0] or f"pid: {killed[0]}" in logs[0]
+
+
+def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monkeypatch, capsys):
+    """The promise itself, with the built-in model and the command that people give."""
+    import pandas as pd
+
+    from clozify import cli
+    from clozify.files import SAMPLE
+
+    for name in ("unlabeled", "test"):
+        pd.read_csv(SAMPLE / f"{name}.csv.gz")[::60].to_csv(files / f"{name}.csv", index=False)
+    command = ["clozify", "train", "debian", "--labeled", "builtin:labeled", "--examples", "14", "--recipe", "quick"]
+    command += ["--unlabeled", str(files / "unlabeled.csv"), "--test", str(files / "test.csv"), "--json", "--quiet"]
+    for setting in ("repetitions=1", "finetune.max_steps=1", "distill.max_steps=1", "max_seq_length=48"):
+        command += ["--set", setting]
+    told = []
+    for place, more in (("here", []), ("there", ["--executor", "ray", "--at-once", "2"])):
+        monkeypatch.setattr(sys, "argv", [*command, "--output", str(files / place), *more])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert not end.value.code
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    one, other = scores(files / "here"), scores(files / "there")
+    assert one.keys() == other.keys()
+    assert len(one) > 6
+    assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from clozify.bench import Bench
 from clozify.comparison import compare
 from clozify.data import Rows, few_shot, read
 from clozify.errors import DataError, listed
-from clozify.executors.local import choose_devices, executor_for
+from clozify.executors.choice import choose_executor
 from clozify.final import train_classifiers
 from clozify.generations import train_generations
 from clozify.members import first_jobs, member_metrics, train_members, untrained
@@ -33,10 +33,11 @@ from clozify.plan import Plan, no_rows, with_labels
 from clozify.precision import choose_precision
 from clozify.recipe import Recipe, load_recipe
 from clozify.report.written import report_of
-from clozify.run import RunFolder, key_of
+from clozify.run import key_of
 from clozify.semisupervised import METHODS as SEMI_SUPERVISED
 from clozify.softlabels import write_soft_labels
 from clozify.steps.combine import combine
+from clozify.store import open_run
 from clozify.task import Task, load_task
 from clozify.trackers import check_trackers
 
@@ -149,21 +150,24 @@ def train(
     output: str | Path,
     devices: str | int = "auto",
     at_once: int | None = None,
+    executor: str = "local",
+    address: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Train a classifier and return the run's metrics; `output` is the run's folder, which resumes.
 
     Without labelled rows (`None`) the method must be `ipet`. `devices` is `auto` (every GPU, else the CPU), `cpu`, or
-    a number of GPUs; `at_once` says how many models are trained at a time on each of them.
+    a number of GPUs; `at_once` says how many models are trained at a time on each of them. `executor` is `local`, or
+    `ray` for a cluster, whose `address` may be given; `output` may then be an address too: `s3://bucket/run`.
 
     `more` is what `prepare` takes: `unlabeled`, `test`, `dev`, `examples` (so many of the labelled rows), `model`,
     `student`, `method`, `recipe`, `settings`, `column_of`, `allow_overlap`, `trackers` (names that Accelerate knows),
     `augmented` (paraphrases of the pile, for UDA and MixText), and `say`, a function that is told a line now and then.
     """
-    place = choose_devices(devices, at_once)
-    plan = prepare(task, labeled, device=place.kind, **more)
-    plan.output = Path(output)
-    with RunFolder(output) as folder, (folder.path / "log.txt").open("a", encoding="utf-8") as log:
+    device, where = choose_executor(executor, address, devices, at_once)
+    plan = prepare(task, labeled, device=device, **more)
+    with open_run(output) as folder, (folder.path / "log.txt").open("a", encoding="utf-8") as log:
+        plan.output = folder.path
         tell = plan.say
 
         def say(line: str) -> None:
@@ -172,8 +176,8 @@ def train(
             tell(line)
 
         plan.say = say
-        with executor_for(place) as executor:
-            return _run(Bench(plan, folder, executor))
+        with where as workers:
+            return _run(Bench(plan, folder, workers))
 
 
 def _run(bench: Bench) -> dict[str, Any]:
@@ -210,7 +214,7 @@ def _run(bench: Bench) -> dict[str, Any]:
     drop_caches(folder)
     plan.tracking.finish(metrics)
     report_of(plan, folder.path)
-    plan.say(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.path}")
+    plan.say(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.address}")
     return metrics
 
 

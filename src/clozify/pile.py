@@ -18,11 +18,10 @@ from clozify.arrays import growing, mapped
 from clozify.bench import Bench
 from clozify.data import Rows
 from clozify.encode import Column
-from clozify.run import RunFolder, key_of
+from clozify.run import CACHES, RunFolder, key_of
 from clozify.tokens import Ragged, Tokens
 
 IN_MEMORY = 100_000  # rows; the tokens of more are on the disk
-CACHES = ("tokens", "soft")  # kinds of jobs that nobody needs once the run is done
 
 
 def is_small(rows: Rows) -> bool:

@@ -29,6 +29,7 @@ from clozify.questions import ask
 from clozify.recipe import Recipe
 from clozify.steps.annotate import TOKENS_A_BATCH, annotate
 from clozify.steps.combine import combine
+from clozify.store import at_hand
 from clozify.task import Task, load_task
 
 
@@ -36,7 +37,7 @@ class Finished:
     """A finished run, or a classifier's folder by itself."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = at_hand(folder)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._bases: dict[Base, ClozeModel] = {}  # what adapters belong to
         inside = self.folder / "classifier"

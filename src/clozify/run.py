@@ -13,12 +13,16 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clozify.errors import RunError
+
+CACHES = ("tokens", "soft")  # kinds of jobs that nobody needs once the run is done
 
 
 def key_of(**inputs: Any) -> str:
@@ -42,8 +46,12 @@ def fingerprint(path: Path) -> str:
 class RunFolder:
     """A folder that one process works on at a time."""
 
+    path: Path
+    address: str  # what people know it by
+    written: list[tuple[str, str]]  # the kind and key of each job that this process has finished
+
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path, self.address, self.written = Path(path), str(path), []
         if self.path.is_file():
             raise RunError(f"The run cannot go to '{path}': that is a file; name a folder.")
         self.path.mkdir(parents=True, exist_ok=True)
@@ -67,8 +75,12 @@ class RunFolder:
     def joined(cls, path: str | Path) -> RunFolder:
         """The folder of a run that another process holds and has sent work from; it is neither locked nor tidied."""
         folder = cls.__new__(cls)
-        folder.path = Path(path)
+        folder.path, folder.address, folder.written = Path(path), str(path), []
         return folder
+
+    def ticket(self, elsewhere: bool = False) -> Callable[[], RunFolder]:  # noqa: ARG002
+        """What another process joins the run with; `elsewhere` is on a machine that may not have this folder."""
+        return partial(RunFolder.joined, str(self.path.resolve()))
 
     def close(self) -> None:
         """Let others work on the folder."""
@@ -87,8 +99,8 @@ class RunFolder:
         if not _no_space(error):
             return None
         return RunError(
-            f"There is no space left for the run '{self.path}'; make room and give the same command again: it goes on "
-            "where it was."
+            f"There is no space left for the run '{self.address}'; make room and give the same command again: it goes "
+            "on where it was."
         )
 
     def job(self, kind: str, key: str) -> Path:
@@ -99,13 +111,14 @@ class RunFolder:
     def writing(self, kind: str, key: str) -> Iterator[Path]:
         """A folder to write a job's results to; it takes its place when the block ends well."""
         place = self.job(kind, key)
-        beside = place.with_name(f".{key}.part")
-        shutil.rmtree(beside, ignore_errors=True)
+        # of its own: a process that is taken for dead may still be writing the same job
+        beside = place.with_name(f".{key}.{uuid.uuid4().hex[:8]}.part")
         beside.mkdir(parents=True)
         try:
             yield beside
             shutil.rmtree(place, ignore_errors=True)
             beside.rename(place)
+            self.written.append((kind, key))
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 

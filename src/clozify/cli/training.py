@@ -10,9 +10,11 @@ import typer
 from rich.console import Console
 
 from clozify.cli.options import (
+    AddressOption,
     AtOnceOption,
     DevicesOption,
     ExamplesOption,
+    ExecutorOption,
     JsonOption,
     MapOption,
     ModelOption,
@@ -30,7 +32,9 @@ from clozify.cli.options import (
 @app.command()
 def train(
     task: TaskArgument,
-    output: Annotated[Path, typer.Option(help="The run's folder; given again, the run goes on where it was.")],
+    output: Annotated[
+        str, typer.Option(help="The run's folder, or s3://bucket/run; given again, the run goes on where it was.")
+    ],
     labeled: Annotated[str | None, typer.Option(help="The labelled rows: T. Only ipet can do without.")] = None,
     unlabeled: Annotated[
         str | None, typer.Option(help="The pile: D. Without it the result is the ensemble itself.")
@@ -60,6 +64,8 @@ def train(
     ] = None,
     devices: DevicesOption = "auto",
     at_once: AtOnceOption = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
     mapping: MapOption = None,
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="Keep labelled and test rows in the pile (D = T).")
@@ -105,12 +111,12 @@ def train(
         else:
             show_plan(Console(), cost)
         return
-    found = work(loaded, labeled, output, devices, at_once, say=teller(quiet), **asked)
+    found = work(loaded, labeled, output, devices, at_once, executor, address, say=teller(quiet), **asked)
     if as_json:
         print_json(found)
     else:
         show_run(Console(), found)
-        typer.echo(f"The report is in {output / 'report.html'}.")
+        typer.echo(f"The report is in {output.rstrip('/')}/report.html.")
 
 
 @app.command()
@@ -150,7 +156,7 @@ def pretrain(
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run's folder, or a classifier's.")],
+    run: Annotated[str, typer.Argument(help="A run's folder or address, or a classifier's.")],
     data: Annotated[str, typer.Option(help="Rows to predict.")],
     output: Annotated[
         Path | None,
@@ -174,7 +180,7 @@ def predict(
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run's folder, or a classifier's.")],
+    run: Annotated[str, typer.Argument(help="A run's folder or address, or a classifier's.")],
     data: Annotated[str, typer.Option(help="Labelled rows.")],
     mapping: MapOption = None,
     as_json: JsonOption = False,

@@ -12,10 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,8 @@ from typing import Any
 import torch
 
 from clozify.bench import Bench, Work
-from clozify.errors import ClozifyError, RunError
+from clozify.executors.ledger import Answer, Ledger, Relay, answer, sendable
 from clozify.plan import Plan
-from clozify.run import RunFolder
-from clozify.trackers import Tracking
-
-ATTEMPTS = 3  # before a piece of work is given up
 
 
 @dataclass
@@ -64,47 +59,36 @@ class Processes:
 
     def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
         """Do all of it; yields the place of each piece as it ends and what to say of it."""
-        waiting = list(range(len(works)))[::-1]
-        failures = [0] * len(works)
-        left = len(works)
-        while left:
+        ledger = Ledger(works, bench.plan.say)
+        while ledger.left:
             for number, helper in enumerate(self.helpers):
-                if waiting and (helper is None or helper.place is None):
+                if ledger.waiting and (helper is None or helper.place is None):
                     helper = self.helpers[number] = helper or self._start(bench, number)
-                    helper.place = waiting.pop()
+                    helper.place = ledger.waiting.pop()
                     _send(helper.line, works[helper.place])
             for helper in self._heard():
                 assert helper.place is not None
                 try:
-                    kind, *content = helper.line.recv()
+                    heard = helper.line.recv()
                 except (EOFError, OSError):
-                    kind, content = "died", [f"its process ended with {helper.process.wait()}"]
-                if kind == "step":
-                    bench.plan.tracking.tell(*content)
+                    heard = Answer("failed", f"its process ended with {helper.process.wait()}")
+                if not isinstance(heard, Answer):
+                    bench.plan.tracking.tell(*heard)
                     continue
                 place, helper.place = helper.place, None
-                if kind == "done":
-                    left -= 1
-                    yield place, content[0]
+                if heard.kind == "done":
+                    ledger.left -= 1
+                    yield place, heard.said
                     continue
-                if kind == "error":  # something that the user can mend
-                    raise content[0]
+                if heard.error is not None:  # something that the user can mend
+                    raise heard.error
                 self.helpers.remove(helper)
                 helper.stop()
-                waiting.append(place)
-                if kind == "memory" and self.helpers:  # fewer at a time will do
-                    bench.plan.say(
-                        f"{works[place].name}  found no memory left; going on with {len(self.helpers)} at once"
-                    )
+                if heard.kind == "memory" and self.helpers:  # fewer at a time will do
+                    ledger.without_memory(place, len(self.helpers))
                     continue
                 self.helpers.append(None)
-                failures[place] += 1
-                bench.plan.say(f"{works[place].name}  failed: {content[0]} ({failures[place]} of {ATTEMPTS} tries)")
-                if failures[place] == ATTEMPTS:
-                    raise RunError(
-                        f"'{works[place].name}' failed {ATTEMPTS} times, at last with: {content[0]}; see {helper.log}. "
-                        "What is finished is kept: the same command goes on from there."
-                    )
+                ledger.failed(place, heard.said, helper.log)
 
     def _heard(self) -> list[_Helper]:
         """The helpers that have something to say, once there is one."""
@@ -134,29 +118,13 @@ class Processes:
             )
         theirs.close()
         helper = _Helper(process, ours, log)
-        _send(ours, (replace(bench.plan, say=_unheard, trackers=()), str(bench.folder.path.resolve())))
+        _send(ours, (sendable(bench.plan), bench.folder.ticket()))
         return helper
 
 
 def _send(line: Connection, content: Any) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):  # it died: reading from it will tell
         line.send(content)
-
-
-def _unheard(line: str) -> None:
-    """A worker speaks through what its work returns."""
-
-
-class _Relay(Tracking):
-    """Tells the run's own process each step; the trackers are there."""
-
-    def __init__(self, line: Connection) -> None:
-        super().__init__(None)
-        self.line = line
-
-    def tell(self, name: str, step: int, loss: float) -> None:
-        """Hand it on."""
-        self.line.send(("step", name, step, loss))
 
 
 def work(line: Connection, parent: int) -> None:
@@ -172,29 +140,18 @@ def work(line: Connection, parent: int) -> None:
 
     threading.Thread(target=with_parent, daemon=True).start()
     plan: Plan
-    plan, folder = line.recv()
-    plan.__dict__["tracking"] = _Relay(line)
-    bench = Bench(plan, RunFolder.joined(folder))
+    plan, join = line.recv()
+    plan.__dict__["tracking"] = Relay(lambda *step: line.send(step))
+    bench = Bench(plan, join())
     while True:
         try:
             piece: Work = line.recv()
         except EOFError:
             ended.set()
             return
-        line.send(_answer(bench, piece))
-
-
-def _answer(bench: Bench, piece: Work) -> tuple[str, Any]:
-    try:
-        return "done", piece.do(bench)
-    except ClozifyError as error:
-        return "error", error
-    except Exception as error:
-        traceback.print_exc()
-        if full := bench.folder.without_space(error):
-            return "error", full
-        kind = "memory" if isinstance(error, torch.OutOfMemoryError) else "failed"
-        return kind, f"{type(error).__name__}: {error}".splitlines()[0]
+        found = answer(bench, piece)
+        print(found.story, end="", file=sys.stderr, flush=True)
+        line.send(found)
 
 
 if __name__ == "__main__":

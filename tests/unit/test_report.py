@@ -156,6 +156,11 @@ def test_runs_measured_on_other_rows_are_not_set_against_each_other(tmp_path):
     found = write_comparison([tmp_path / name for name in "abc"], tmp_path / "page.html")
     assert [run["difference"] is None for run in found["runs"]] == [True, True, False]
     assert any("same test rows" in note for note in found["notes"])
+    described["method"] = "supervised"
+    (tmp_path / "b" / "run.json").write_text(json.dumps(described))
+    (tmp_path / "b" / "metrics.json").write_text(json.dumps(metrics | {"run": key_of(**described)}))
+    with pytest.raises(ClozifyError, match="cannot stand beside"):
+        write_report(tmp_path / "a", baseline=tmp_path / "b")
     assert (tmp_path / "page.html").read_text().count("<section") >= 2
 
 

@@ -67,7 +67,7 @@ def keep_beside(run: Run, other: Run | None = None) -> None:
     line = main_line(source)
     if line is None:
         return
-    content = {"line": line, "recipe": source.described["recipe"]["name"], **_comparable(source.described)}
+    content = {"line": line, "recipe": source.described["recipe"]["name"], **comparable(source.described)}
     place = run.folder / BESIDE / f"{source.method}.json"
     place.parent.mkdir(exist_ok=True)
     partial = place.with_name(f".{place.name}.part")
@@ -83,8 +83,8 @@ def beside(run: Run) -> list[dict[str, Any]]:
         if method == run.method or not file.is_file():
             continue
         content = json.loads(file.read_text(encoding="utf-8"))
-        line, comparable = content["line"], _comparable(run.described)
-        if all(content[name] == comparable[name] for name in comparable):
+        line, own = content["line"], comparable(run.described)
+        if all(content[name] == own[name] for name in own):
             found.append(line | {"name": f"beside it: {name}", "result": False, "beside": method})
     return found
 
@@ -109,7 +109,7 @@ def sayings(run: Run, main: dict[str, Any] | None) -> list[str]:
     return found
 
 
-def _comparable(described: dict[str, Any]) -> dict[str, Any]:
+def comparable(described: dict[str, Any]) -> dict[str, Any]:
     """What must be the same for two numbers to stand beside each other."""
     task, data = described["task"], described["data"]
     labels = list(task["verbalizers"][0]["words"])

@@ -15,7 +15,7 @@ from clozify.plan import Plan
 from clozify.report.card import write_card
 from clozify.report.compare import compared
 from clozify.report.findings import findings
-from clozify.report.numbers import keep_beside
+from clozify.report.numbers import comparable, keep_beside, main_line
 from clozify.report.page import comparison_page, report_page
 from clozify.report.reading import Run
 
@@ -51,6 +51,11 @@ def write_report(
         other = Run(baseline)
         if other.method == run.method:
             raise RunError(f"'{baseline}' is a run by {run.method} too; compare them with clozify report A B.")
+        if main_line(other) is None or comparable(other.described) != comparable(run.described):
+            raise RunError(
+                f"'{baseline}' cannot stand beside '{folder}': that takes the same fields, labels, labelled and test "
+                "rows."
+            )
         keep_beside(run, other)
     found = findings(run, rows)
     place = Path(output) if output is not None else run.folder / REPORT

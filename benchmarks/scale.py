@@ -2,8 +2,9 @@
 
 A really tiny model goes through PET and iPET's draw over piles of short rows: reading, fingerprints and overlap, two
 members that are trained and score the pile, the draw, the soft labels, a classifier trained on them. Each pile has a
-process of its own. Printed are each stage's seconds and its peak of memory beyond what the process had once the model
-was loaded.
+process of its own. Printed are each stage's seconds of computing (of all threads, so that other work on the machine
+does not count) and its peak of memory beyond what the process had once the model was loaded. Batches are larger than
+usual: with such a model all the time would go to starting them.
 
 Memory is what belongs to the process alone (RssAnon in /proc/self/status, looked at a hundred times a second). Pages
 of files that are mapped, such as the rows, the tokens and the scores, are not counted: the system takes them back
@@ -37,7 +38,7 @@ patterns = [PATTERNS]
 good = "good"
 bad = "bad"
 """
-PATTERNS = ["It was {mask}. {text}", "{text} It was {mask}."]  # a member each
+PATTERNS = ["it was {mask} {text}", "{text} it was {mask}"]  # a member each
 SETTINGS = [
     "repetitions=1",
     "finetune.max_steps=20",
@@ -53,14 +54,13 @@ def make_model(folder: Path) -> Path:
     """A model of one layer, sixteen numbers a token, and a vocabulary that holds the rows' words alone."""
     import torch
     import transformers
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     transformers.utils.logging.disable_progress_bar()
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = specials + WORDS + ["it", "was", "good", "bad", ".", "the", "world", "12", "i", "'", "m", "a", "b"]
+    vocabulary = specials + WORDS + ["it", "was", "good", "bad"]
     tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(vocabulary)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -124,9 +124,9 @@ class Memory:
     def stage(self, name: str) -> Iterator[None]:
         """Time what happens here, and note its peak."""
         self.peak = self.now()[0]
-        began = time.monotonic()
+        began = time.process_time()
         yield
-        self.stages[name] = time.monotonic() - began, max(self.peak, self.now()[0]) - self.before
+        self.stages[name] = time.process_time() - began, max(self.peak, self.now()[0]) - self.before
 
 
 def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[str, Any]:
@@ -141,6 +141,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     from clozify.pet import prepare
     from clozify.run import RunFolder
     from clozify.softlabels import write_soft_labels
+    from clozify.steps import annotate
     from clozify.steps.iterate import counts_to_draw, iterate
     from clozify.task import parse_task
 
@@ -149,9 +150,10 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in few))
     settings = [*SETTINGS, f"scores_dtype={scores}"]
     given: dict[str, Any] = {"labeled": folder / "few.jsonl", "model": model, "settings": settings, "device": "cpu"}
+    annotate.TOKENS_A_BATCH["cpu"] = 16_384
     warm = Bench(prepare(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **given), RunFolder(folder / "warm"))
     train_members(warm, first_jobs(warm.plan))  # the model and all libraries are loaded
-    memory = Memory()
+    memory, began = Memory(), time.monotonic()
     with memory.stage("read"):
         plan = prepare(task, unlabeled=data, **given)
     with memory.stage("keys"):
@@ -170,7 +172,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
         with memory.stage("classifier"):
             train_classifiers(bench, soft)
         disk = sum(file.stat().st_size for file in (folder / "run").rglob("*") if file.is_file()) / 2**20
-    return {"stages": memory.stages, "mapped": memory.mapped, "disk": disk}
+    return {"stages": memory.stages, "passed": time.monotonic() - began, "mapped": memory.mapped, "disk": disk}
 
 
 def main(
@@ -189,15 +191,11 @@ def main(
             found = pool.submit(run, data, model, Path(name), scores, members).result()
         stages = found["stages"]
         if not place:
-            heads = ["rows", *stages, "seconds", "MiB beyond the model", "mapped MiB", "disk MiB"]
+            heads = ["rows", *stages, "computing s", "passed s", "MiB beyond the model", "mapped MiB", "disk MiB"]
             print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
         cells = [f"{seconds:,.1f} s, {mib:,.0f} MiB" for seconds, mib in stages.values()]
-        numbers = [
-            sum(s for s, _ in stages.values()),
-            max(m for _, m in stages.values()),
-            found["mapped"],
-            found["disk"],
-        ]
+        computing, peak = sum(s for s, _ in stages.values()), max(m for _, m in stages.values())
+        numbers = [computing, found["passed"], peak, found["mapped"], found["disk"]]
         print(f"| {' | '.join([f'{count:,}', *cells, *(f'{number:,.0f}' for number in numbers)])} |", flush=True)
 
 

@@ -2,9 +2,11 @@
 
 The built-in model on its sample data, recipe `quick`, without a pile: members are trained whole and as adapters, in
 turns, each seed and way in a process of its own, with the same labelled rows and test rows. Accuracy is the mean of the
-members and of their ensembles; a step's time is the median over members; memory is the process' greatest.
+members and of their ensembles; a step's time is the median over members; memory is the process' greatest. Then steps
+and scoring are timed in turns in one process by the processor's own time, which other work on the machine changes least
+(--rounds 0 leaves it out, --seeds 0 does nothing else).
 
-    python benchmarks/adapters.py [--seeds 3] [--patterns 2] [--examples 42] [--test 200] [--set NAME=VALUE]
+    python benchmarks/adapters.py [--seeds 3] [--patterns 2] [--examples 42] [--test 200] [--rounds 5] [--set ...]
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import multiprocessing
 import resource
 import statistics
 import tempfile
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,14 +56,59 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def in_turns(rounds: int, settings: list[str]) -> None:
+    """Print the processor's time of a step and of scoring a row, whole and with an adapter."""
+    from clozify.data import few_shot, read
+    from clozify.encode import Encoded
+    from clozify.pet import prepare
+    from clozify.questions import ask
+    from clozify.steps.annotate import annotate
+    from clozify.steps.finetune import finetune
+    from clozify.task import load_task
+
+    task = load_task("debian")
+    rows = few_shot(read("builtin:labeled", task), 42)
+    taken: dict[str, dict[str, list[float]]] = {way: {"a step": [], "scoring a row": []} for way in ("none", "lora")}
+    work = {}
+    for way in taken:
+        asked = [*settings, f"adapter.method={way}", "finetune_without_lm.max_steps=2"]
+        plan = prepare(task, rows, recipe="quick", settings=asked)
+        model = plan.load_model()
+        questions = ask(model, task)
+        encoded = Encoded(
+            questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), plan.recipe.max_seq_length
+        )
+        work[way] = plan, model, questions.only(0), encoded
+    for number in range(rounds + 1):
+        for way, (plan, model, question, encoded) in work.items():
+            words = question.asked[0].words[0]
+            began = time.process_time()
+            finetune(model, words, encoded, rows.labels, None, plan.recipe, number, plan.accelerator)
+            taken[way]["a step"].append((time.process_time() - began) / 2)
+            began = time.process_time()
+            list(annotate(model, question, rows, plan.recipe.max_seq_length))
+            taken[way]["scoring a row"].append((time.process_time() - began) / len(rows))
+    for what in ("a step", "scoring a row"):
+        whole, adapter = (statistics.median(taken[way][what][1:]) for way in ("none", "lora"))  # the first: a warm-up
+        print(
+            f"{what}, processor's time: whole {1000 * whole:.1f} ms, adapter {1000 * adapter:.1f} ms: "
+            f"{adapter / whole:.2f}x"
+        )
+
+
 def main(
     seeds: Annotated[int, typer.Option(help="Runs each way.")] = 3,
     patterns: Annotated[int, typer.Option(help="Patterns of the sample task: members of a run.")] = 2,
     examples: Annotated[int, typer.Option(help="Labelled rows.")] = 42,
     test: Annotated[int, typer.Option(help="Test rows.")] = 200,
+    rounds: Annotated[int, typer.Option(help="How often steps are timed by the processor's own time.")] = 5,
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe, for both.")] = None,
 ) -> None:
     """Print a line for each way, and what adapters change."""
+    if rounds:
+        in_turns(rounds, settings or [])
+    if not seeds:
+        return
     ways: dict[str, list[dict[str, Any]]] = {"none": [], "lora": []}
     context = multiprocessing.get_context("spawn")
     for seed in range(seeds):
@@ -68,15 +116,21 @@ def main(
             asked = [*(settings or []), f"seed={seed}", f"adapter.method={way}"]
             with ProcessPoolExecutor(1, mp_context=context) as pool:
                 found.append(pool.submit(measure, asked, patterns, examples, test).result())
-            print(f"seed {seed}, adapter {way}: ensemble {100 * found[-1]['ensemble']:.1f}", flush=True)
+            members = ", ".join(f"{100 * accuracy:.1f}" for accuracy in found[-1]["members"])
+            step = 1000 * statistics.median(found[-1]["step"])
+            print(
+                f"seed {seed}, adapter {way}: members {members}; ensemble {100 * found[-1]['ensemble']:.1f}; "
+                f"{step:.0f} ms a step; {found[-1]['memory']:,.0f} MiB",
+                flush=True,
+            )
     for way, found in ways.items():
-        members = [100 * accuracy for one in found for accuracy in one["members"]]
+        accuracies = [100 * accuracy for one in found for accuracy in one["members"]]
         ensembles = [100 * one["ensemble"] for one in found]
-        step = statistics.median(seconds for one in found for seconds in one["step"])
+        step = 1000 * statistics.median(seconds for one in found for seconds in one["step"])
         print(
-            f"adapter {way}: untrained {100 * found[0]['untrained']:.1f}; members {statistics.mean(members):.1f} "
-            f"(standard deviation {statistics.pstdev(members):.1f}, {len(members)} of them); ensembles "
-            f"{statistics.mean(ensembles):.1f}; {1000 * step:.0f} ms a step; "
+            f"adapter {way}: untrained {100 * found[0]['untrained']:.1f}; members {statistics.mean(accuracies):.1f} "
+            f"(standard deviation {statistics.pstdev(accuracies):.1f}, {len(accuracies)} of them); ensembles "
+            f"{statistics.mean(ensembles):.1f}; {step:.0f} ms a step; "
             f"{found[0]['bytes'] / 2**20:.2f} MiB a member; "
             f"{statistics.median(one['memory'] for one in found):,.0f} MiB of memory beyond the libraries"
         )

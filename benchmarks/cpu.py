@@ -64,7 +64,10 @@ def main(
                 found, threads = pool.submit(measure, way, members, steps).result()
             taken.append(found)
             load = os.getloadavg()[0]
-            print(f"round {number}: {way} at once, {threads // way} threads each: {found:.1f} s, load {load:.1f}")
+            print(
+                f"round {number}: {way} at once, {threads // way} threads each: {found:.1f} s, load {load:.1f}",
+                flush=True,
+            )
     one, several = (statistics.median(taken) for taken in seconds.values())
     print(f"one at a time {one:.1f} s, {at_once} at a time {several:.1f} s: {one / several:.2f}x")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from clozify import hub
-from clozify.adapters import add_adapter, load_adapter, merge_adapter, switch_adapter
+from clozify.adapters import add_adapter, load_adapter, merged, switch_adapter
 from clozify.encode import Batch, passes
 from clozify.errors import ModelError
 from clozify.packing import first_position, read_packed, takes_packed
@@ -150,15 +150,13 @@ class ClozeModel:
     def scoring(self) -> Iterator[None]:
         """For rows that are only scored: on a GPU a bf16 copy of the encoder reads them; the head stays in float32."""
         trained = self.encoder
-        if self.device.type == "cuda" or self.precision == "bf16":
-            read = copy.deepcopy(trained)
-            if self.adapted:
-                merge_adapter(read)
-            self.encoder = read.to(torch.bfloat16).eval()
-        try:
-            yield
-        finally:
-            self.encoder = trained
+        with merged(trained) if self.adapted else nullcontext():
+            if self.device.type == "cuda" or self.precision == "bf16":
+                self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
+            try:
+                yield
+            finally:
+                self.encoder = trained
 
     @property
     def adapted(self) -> bool:

@@ -110,9 +110,11 @@ class _Best:
         self.waited += 1
         if score > self.score:
             self.score, self.waited = score, 0
-            frozen = {name for name, parameter in self.module.named_parameters() if not parameter.requires_grad}
-            now = self.module.state_dict().items()
-            self.weights = {name: tensor.detach().clone() for name, tensor in now if name not in frozen}
+            now = self.module.state_dict(keep_vars=True).items()  # what is frozen need not be kept
+            kept = {
+                name: tensor for name, tensor in now if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
+            }
+            self.weights = {name: tensor.detach().clone() for name, tensor in kept.items()}
         return 0 < self.watch.dev.patience <= self.waited
 
 

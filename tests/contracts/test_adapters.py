@@ -172,7 +172,19 @@ def test_training_changes_the_adapter_and_no_bit_of_the_model(tiny_folder, rows)
     assert inside == {id(p) for name, p in model.model.named_parameters() if "lora_" in name}
 
 
-def test_a_copy_that_only_scores_is_merged_and_leaves_the_model_alone(tiny_folder, rows, monkeypatch):
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_merged_for_scoring_it_answers_the_same_and_comes_back_to_the_last_bit(architecture, tiny_folder, rows):
+    """Weights that were merged and taken apart again keep a rounding error, member after member."""
+    model = adapted(tiny_folder(architecture))
+    expected = scores(model, rows)
+    with model.scoring():
+        found = scores(model, rows)
+        assert all(layer.merged for layer in model.encoder.modules() if hasattr(layer, "lora_A"))
+    assert torch.allclose(found, expected, atol=1e-4)
+    assert torch.equal(scores(model, rows), expected)
+
+
+def test_a_bf16_copy_has_the_adapter_and_leaves_the_model_alone(tiny_folder, rows):
     """On a GPU rows are scored by such a copy; one without the adapter would score as if untrained."""
     from clozify.precision import try_bf16
 

@@ -7,7 +7,8 @@ from, from its ensemble of members.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,34 @@ import torch
 from numpy.typing import NDArray
 
 from clozify.classifier import TASK_FILE, Classifier, load_classifier
-from clozify.cloze import load_model
+from clozify.cloze import ClozeModel, load_model
 from clozify.data import Rows, read
 from clozify.errors import RunError
 from clozify.metrics import in_detail, softmax
 from clozify.plan import with_labels
 from clozify.predictions import check_output, write_predictions
 from clozify.progress import progress
-from clozify.questions import ask
+from clozify.questions import Questions, ask
 from clozify.recipe import Recipe
 from clozify.steps.annotate import TOKENS_A_BATCH, annotate
 from clozify.steps.combine import combine
 from clozify.task import Task, load_task
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model of an ensemble, and how much it weighs."""
+
+    model: ClozeModel
+    question: Questions
+    max_length: int
+    weight: float
+
+    def scores(self, rows: Rows, advance: Callable[[int], None] = lambda count: None) -> NDArray[np.float32]:
+        """(rows, labels)."""
+        parts = [part for _, part in annotate(self.model, self.question, rows, self.max_length, advance=advance)]
+        scores: NDArray[np.float32] = np.concatenate(parts, axis=1)[0]
+        return scores
 
 
 class Finished:
@@ -57,26 +74,33 @@ class Finished:
 
     def _by_classifier(self, rows: Rows) -> NDArray[np.float32]:
         with progress("predicting", len(rows)) as advance:
-            parts = [part for _, part in self._loaded.annotate(rows, TOKENS_A_BATCH[self.device], advance)]
+            parts = [part for _, part in self.loaded.annotate(rows, TOKENS_A_BATCH[self.device], advance)]
         return np.concatenate(parts)
 
     @cached_property
-    def _loaded(self) -> Classifier:
+    def loaded(self) -> Classifier:
+        """The classifier, where there is one."""
         assert self.classifier is not None
         return load_classifier(self.classifier, self.device)
 
-    def _by_ensemble(self, rows: Rows) -> NDArray[np.float64]:
-        known = json.loads((self.folder / "ensemble.json").read_text())["weights"]
-        recipe = Recipe.model_validate(json.loads((self.folder / "ensemble.json").read_text())["recipe"])
+    def members(self) -> Iterator[Member]:
+        """The ensemble's members, loaded one after the other."""
+        known = json.loads((self.folder / "ensemble.json").read_text())
+        recipe = Recipe.model_validate(known["recipe"])
         names = [pair.name for pair in self.task.pairs]
-        scores = []
-        with progress("predicting", len(rows) * len(known)) as advance:
-            for member in known:
-                model = load_model(self.folder / "members" / member["member"] / "model", self.device)
-                question = ask(model, self.task, wording=recipe.wording).only(names.index(member["pair"]))
-                parts = [part for _, part in annotate(model, question, rows, recipe.max_seq_length, advance=advance)]
-                scores.append(np.concatenate(parts, axis=1)[0])
-        return combine(scores, [member["weight"] for member in known])
+        for member in known["weights"]:
+            model = load_model(self.folder / "members" / member["member"] / "model", self.device)
+            question = ask(model, self.task, wording=recipe.wording).only(names.index(member["pair"]))
+            yield Member(model, question, recipe.max_seq_length, member["weight"])
+
+    def _by_ensemble(self, rows: Rows) -> NDArray[np.float64]:
+        count = len(json.loads((self.folder / "ensemble.json").read_text())["weights"])
+        scores, weights = [], []
+        with progress("predicting", len(rows) * count) as advance:
+            for member in self.members():
+                scores.append(member.scores(rows, advance))
+                weights.append(member.weight)
+        return combine(scores, weights)
 
 
 def predict(

@@ -13,8 +13,8 @@ PACKAGE = Path(clozify.__file__).parent
 ORDER = """
 errors pattern task settings recipe progress hub files data tokens encode packing verbalize cloze replay exported
 classifier questions metrics losses training steps baselines run trackers memory plan bench executors rewriting
-backtranslation augment semisupervised members generations final comparison pet pretraining estimate check predictions zeroshot
-predict export serving candidates findwords demo reproduce report estimator cli __main__
+backtranslation augment semisupervised members generations final comparison pet pretraining estimate check predictions
+zeroshot predict export serving candidates findwords demo reproduce report estimator cli __main__
 """.split()
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

@@ -11,7 +11,8 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -43,11 +44,9 @@ class JsonErrors(H11Protocol):
         """Say what is wrong as every other error does."""
         body = json.dumps({"error": f"{msg.rstrip('.')}; send HTTP/1.1 with headers below 64 KiB."}).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-        try:
+        with suppress(h11.LocalProtocolError):  # in the middle of another answer
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
-        except h11.LocalProtocolError:  # in the middle of another answer
-            pass
         self.transport.close()
 
 
@@ -64,13 +63,28 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer what was sent before the stop, also over connections that were not read from yet."""
+        """Answer what was sent before the stop, also over connections that were not taken on or read from yet."""
         self.service.draining = True  # answers now ask clients to close their connections
-        await asyncio.sleep(LINGER)  # connections that the system has already made are taken on
+        await asyncio.sleep(LINGER)  # clients learn of it
+        late = [connection for listening in sockets or [] for connection in _waiting(listening)]
         for server in self.servers:
             server.close()
-        await asyncio.sleep(LINGER)  # and read from
+        for connection in late:  # closing the port would have cut them off
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        await asyncio.sleep(LINGER)  # what they send is read
         await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return JsonErrors(self.config, self.server_state, self.lifespan.state)
+
+
+def _waiting(listening: socket.socket) -> Iterator[socket.socket]:
+    """The connections that the system has made and nobody has taken on yet."""
+    with suppress(BlockingIOError):
+        while True:
+            connection, _ = listening.accept()
+            connection.setblocking(False)
+            yield connection
 
 
 def open_socket(host: str, port: int) -> socket.socket:

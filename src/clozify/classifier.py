@@ -23,6 +23,7 @@ from clozify.cloze import BUILTIN, Gathered, longest_of, set_attention_dropout
 from clozify.data import Rows
 from clozify.encode import Batch, Encoded, compile_segments, passes
 from clozify.errors import ModelError
+from clozify.exported import ONNX_FILE, OnnxModel
 from clozify.packing import first_position, pack, read_packed, takes_packed
 from clozify.pattern import Pattern, Segment, Slot
 from clozify.recipe import Recipe
@@ -58,6 +59,11 @@ class Classifier:
         self._typed = getattr(model.config, "type_vocab_size", 0) > 1
 
     @property
+    def input_names(self) -> list[str]:
+        """What the model reads of a batch."""
+        return ["input_ids", "attention_mask"] + (["token_type_ids"] if self._typed else [])
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         device: torch.device = self.model.device
@@ -65,7 +71,10 @@ class Classifier:
 
     def encode(self, rows: Rows, start: int = 0, stop: int | None = None) -> Encoded:
         """Rows as the classifier reads them."""
-        texts = {slot.slot.field: rows.texts(slot.slot.field, start, stop) for slot in self.template.columns}
+        return self.encode_texts({field: rows.texts(field, start, stop) for field in self.task.fields})
+
+    def encode_texts(self, texts: Mapping[str, list[str]]) -> Encoded:
+        """Each field's texts, cleaned as `Rows` cleans them."""
         columns = {c: c.tokenize(self.tokens, texts[c.slot.field]) for c in self.template.columns}
         return Encoded(self.template, columns, self.max_length)
 
@@ -91,7 +100,7 @@ class Classifier:
 
         Rows are padded to a few widths, or lie in lines of the width `line`.
         """
-        names = ["input_ids", "attention_mask"] + (["token_type_ids"] if self._typed else [])
+        names = self.input_names
 
         def arrays() -> dict[str, NDArray[Any]]:
             batch, beside = drawn()
@@ -193,11 +202,13 @@ def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) ->
 
 
 def load_classifier(folder: Path, device: str) -> Classifier:
-    """A classifier that `save` wrote."""
+    """A classifier that `save` wrote, or one that was exported to ONNX."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     hub.quiet_transformers()
     task = load_task(folder / TASK_FILE)
-    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if (folder / ONNX_FILE).is_file():
+        return Classifier(OnnxModel(folder), tokenizer, task, tokenizer.model_max_length)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     return Classifier(model.to(device), tokenizer, task, tokenizer.model_max_length)

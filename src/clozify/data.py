@@ -102,11 +102,7 @@ class Rows:
             raise DataError(
                 f"The column '{self.column_of[field]}' of '{self.source}' holds {column.type}, not text."
             ) from None
-        for written in self.task.line_breaks:
-            column = pc.replace_substring(column, written, " ")
-        column = pc.replace_substring_regex(column, r"[ \t]*[\r\n]+[ \t]*", " ")
-        texts: list[str] = pc.utf8_trim_whitespace(column).to_pylist()
-        return texts
+        return cleaned(column, self.task)
 
     def ids(self, start: int = 0, stop: int | None = None) -> list[Any]:
         """Each row's id: the task's id column where the data has it, else the row's number from 0."""
@@ -274,6 +270,17 @@ def _picked(table: Dataset, rows: NDArray[np.int64]) -> Any:
     if last - first <= 2 * len(rows):
         return table[first:last].take(pa.array(rows - first))
     return table.select(rows)[:]
+
+
+def cleaned(column: Any, task: Task) -> list[str]:
+    """Texts of an Arrow column as models read them: a line break, as the task writes it, is a space."""
+    import pyarrow.compute as pc
+
+    for written in task.line_breaks:
+        column = pc.replace_substring(column, written, " ")
+    column = pc.replace_substring_regex(column, r"[ \t]*[\r\n]+[ \t]*", " ")
+    texts: list[str] = pc.utf8_trim_whitespace(column).to_pylist()
+    return texts
 
 
 def _plain(column: Any) -> Any:

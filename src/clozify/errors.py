@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 
 
 class ClozifyError(Exception):
@@ -40,6 +41,24 @@ class TrainingError(ClozifyError):
 
 class RunError(ClozifyError):
     """A run folder that cannot be worked on now."""
+
+
+class ExportError(ClozifyError):
+    """A classifier that cannot be exported, or whose export would answer otherwise."""
+
+
+class ServingError(ClozifyError):
+    """A server that cannot be started."""
+
+
+def needs(library: str, extra: str, what: str) -> None:
+    """Fail with a sentence where a library of an extra is not installed; `what` says what it is for."""
+    try:
+        import_module(library)
+    except ImportError:
+        raise ClozifyError(
+            f"{what} needs {library}, which is not there; get it with: pip install 'clozify[{extra}]'."
+        ) from None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

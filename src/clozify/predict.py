@@ -7,8 +7,9 @@ from, from its ensemble of members.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,30 @@ from clozify.metrics import in_detail, softmax
 from clozify.plan import Plan, with_labels
 from clozify.predictions import check_output, write_predictions
 from clozify.progress import progress
-from clozify.questions import ask
+from clozify.questions import Questions, ask
 from clozify.recipe import Recipe
 from clozify.steps.annotate import TOKENS_A_BATCH, annotate
 from clozify.steps.combine import combine
 from clozify.store import at_hand
 from clozify.task import Task, load_task
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model of an ensemble, and how much it weighs."""
+
+    model: ClozeModel
+    question: Questions
+    max_length: int
+    weight: float
+    switch: Callable[[], None]  # to its adapter, where the model is shared
+
+    def scores(self, rows: Rows, advance: Callable[[int], None] = lambda count: None) -> NDArray[np.float32]:
+        """(rows, labels)."""
+        self.switch()
+        parts = [part for _, part in annotate(self.model, self.question, rows, self.max_length, advance=advance)]
+        scores: NDArray[np.float32] = np.concatenate(parts, axis=1)[0]
+        return scores
 
 
 class Finished:
@@ -60,32 +79,39 @@ class Finished:
 
     def _by_classifier(self, rows: Rows) -> NDArray[np.float32]:
         with progress("predicting", len(rows)) as advance:
-            parts = [part for _, part in self._loaded.annotate(rows, TOKENS_A_BATCH[self.device], advance)]
+            parts = [part for _, part in self.loaded.annotate(rows, TOKENS_A_BATCH[self.device], advance)]
         return np.concatenate(parts)
 
     @cached_property
-    def _loaded(self) -> Classifier:
+    def loaded(self) -> Classifier:
+        """The classifier, where there is one."""
         assert self.classifier is not None
         return load_classifier(self.classifier, self.device)
 
-    def _by_ensemble(self, rows: Rows) -> NDArray[np.float64]:
-        known = json.loads((self.folder / "ensemble.json").read_text())["weights"]
-        recipe = Recipe.model_validate(json.loads((self.folder / "ensemble.json").read_text())["recipe"])
+    def members(self) -> Iterator[Member]:
+        """The ensemble's members, loaded one after the other."""
+        known = json.loads((self.folder / "ensemble.json").read_text())
+        recipe = Recipe.model_validate(known["recipe"])
         names = [pair.name for pair in self.task.pairs]
-        scores = []
-        with progress("predicting", len(rows) * len(known)) as advance:
-            for member in known:
-                model = self._member(member["member"])
-                question = ask(model, self.task, wording=recipe.wording).only(names.index(member["pair"]))
-                parts = [part for _, part in annotate(model, question, rows, recipe.max_seq_length, advance=advance)]
-                scores.append(np.concatenate(parts, axis=1)[0])
-        return combine(scores, [member["weight"] for member in known])
+        for member in known["weights"]:
+            model, switch = self._member(member["member"])
+            question = ask(model, self.task, wording=recipe.wording).only(names.index(member["pair"]))
+            yield Member(model, question, recipe.max_seq_length, member["weight"], switch)
 
-    def _member(self, key: str) -> ClozeModel:
-        """A member: a model of its own, or the one model that all adapters share, switched to this one's."""
+    def _by_ensemble(self, rows: Rows) -> NDArray[np.float64]:
+        count = len(json.loads((self.folder / "ensemble.json").read_text())["weights"])
+        scores, weights = [], []
+        with progress("predicting", len(rows) * count) as advance:
+            for member in self.members():
+                scores.append(member.scores(rows, advance))
+                weights.append(member.weight)
+        return combine(scores, weights)
+
+    def _member(self, key: str) -> tuple[ClozeModel, Callable[[], None]]:
+        """A member: a model of its own, or the one model that all adapters share and how it is switched to this one."""
         place = self.folder / "members" / key / "model"
         if (base := base_of(place)) is None:
-            return load_model(place, self.device)
+            return load_model(place, self.device), lambda: None
         if base not in self._bases:
             self._bases[base] = load_model(base.model, self.device)
             if Plan.model_key(base.model) != base.key:
@@ -93,8 +119,9 @@ class Finished:
                     f"The members of '{self.folder}' are adapters of the model '{base.model}', which is not what it "
                     "was: they would answer at random; put it back as it was, or train again."
                 )
-        self._bases[base].use_adapter(place, key)
-        return self._bases[base]
+        model = self._bases[base]
+        model.use_adapter(place, key)
+        return model, partial(model.use_adapter, place, key)
 
 
 def predict(

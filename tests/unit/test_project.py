@@ -14,7 +14,7 @@ ORDER = """
 errors pattern task settings recipe progress hub files data tokens encode packing verbalize cloze replay classifier
 questions metrics losses training steps baselines run trackers memory plan bench executors rewriting backtranslation
 augment semisupervised members generations final comparison pet pretraining estimate check predictions zeroshot
-predict candidates findwords demo reproduce report estimator cli __main__
+predict candidates findwords demo reproduce report estimator studio cli __main__
 """.split()
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

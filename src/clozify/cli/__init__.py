@@ -10,6 +10,7 @@ from rich.text import Text
 
 from clozify.cli import questions as questions  # the commands enter the application when they are imported
 from clozify.cli import reproduce as reproduce
+from clozify.cli import studio as studio
 from clozify.cli import training as training
 from clozify.cli.options import app
 from clozify.errors import ClozifyError

@@ -15,6 +15,7 @@ from clozify.studio.look import Look, Split
 MOST, SHORT = 300, 110  # characters of a row that are shown: by itself, in a table
 
 STYLE = """<style>
+[data-testid="stMainBlockContainer"] { padding-top: 2.5rem; padding-bottom: 4rem }
 .cz-problem, .cz-note, .cz-good { padding: .45rem .7rem; border-radius: .4rem; font-size: .9rem;
   overflow-wrap: anywhere }
 .cz-problem { background: rgba(220, 60, 50, .14); border-left: 3px solid rgb(220, 60, 50) }
@@ -28,7 +29,7 @@ STYLE = """<style>
 .cz-scroll th { font-weight: 600; white-space: nowrap }
 .cz-text { min-width: 13rem; overflow-wrap: anywhere }
 .cz-answer { white-space: nowrap }
-.cz-share { opacity: .65; font-size: .8rem; margin-left: .25rem }
+.cz-share { display: block; opacity: .65; font-size: .8rem; font-weight: 400 }
 .cz-odd { background: rgba(230, 160, 20, .22) }
 .cz-right { color: rgb(30, 150, 80) } .cz-wrong { color: rgb(220, 60, 50) }
 .cz-cell { text-align: center !important }
@@ -92,7 +93,7 @@ def answers(look: Look, texts: Sequence[str], truth: NDArray[np.int16]) -> str:
     for row, shown in enumerate(texts):
         joint, true = int(look.together[row].argmax()), int(truth[row])
         right = "" if true < 0 else " cz-right" if true == joint else " cz-wrong"
-        known = f'<br><span class="cz-share">is {escape(look.labels[true])}</span>' if true not in (-1, joint) else ""
+        known = f'<span class="cz-share">is {escape(look.labels[true])}</span>' if true not in (-1, joint) else ""
         cells = [f'<td class="cz-answer{right}"><b>{_answer(look, look.together[row])}</b>{known}</td>']
         for shares in look.probabilities[:, row]:
             odd = " cz-odd" if int(shares.argmax()) != joint else ""

@@ -63,7 +63,7 @@ def _key(what: str, number: int | str = "") -> str:
 
 
 def _show_task(session: Session) -> Look:
-    left, right = st.columns([5, 6], gap="large")
+    left, right = st.columns([4, 6], gap="large")
     with left:
         slots: Slots = {}
         _rows(session)

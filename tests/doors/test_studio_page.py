@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from tests.doors.conftest import SETTINGS
@@ -18,8 +19,8 @@ SOON, LATER = 30_000, 120_000  # milliseconds: an answer; a run
 
 
 @pytest.fixture
-def address(tmp_path, tiny_folder):
-    """The studio's address; its process ends with the test."""
+def studio(tmp_path, tiny_folder):
+    """The studio's process, with its `address`; it ends with the test."""
     command = [sys.executable, "-m", "clozify", "studio", str(tmp_path / "project"), "--no-browser"]
     with subprocess.Popen(
         [*command, "--model", str(tiny_folder("bert"))],
@@ -31,14 +32,15 @@ def address(tmp_path, tiny_folder):
             assert process.stdout is not None
             found = re.search(r"http://127\.0\.0\.1:\d+/\?key=\S+", process.stdout.readline())
             assert found
-            yield found[0]
+            process.address = found[0]
+            yield process
         finally:
             process.terminate()
             process.wait(timeout=20)
 
 
 @pytest.fixture
-def page(address):
+def page(studio):
     """A page with the studio open, and everything that it asked for."""
     with playwright.sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -51,7 +53,7 @@ def page(address):
             lambda told: page.refused.append(told.text) if "Content Security Policy" in told.text else None,
         )
         page.set_default_timeout(SOON)
-        page.goto(address)
+        page.goto(studio.address)
         yield page
         browser.close()
 
@@ -61,7 +63,7 @@ def choose(page, box: str, option: str) -> None:
     page.get_by_role("option", name=option, exact=True).click()
 
 
-def test_from_a_file_to_a_classifier_in_the_browser(page, address, files, tmp_path):
+def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_path):
     """Each part may work and the page still not: a field that is not read, an answer that is never drawn."""
     assert "key=" not in page.url
     page.locator("input[type=file]").set_input_files(files / "pile.csv")
@@ -110,7 +112,16 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, address, files, tmp_pa
     playwright.expect(page.locator("#classified")).to_have_count(1, timeout=SOON)
     assert set(re.findall(r"poor|fine", page.locator("#classified").inner_text())) == {"poor", "fine"}
 
-    here = address.split("/")[2]
+    page.get_by_role("tab", name="3 Run").click()
+    page.get_by_role("button", name="Start the run").click()
+    page.get_by_role("heading", name="Run 2: running").wait_for()
+    working = psutil.Process(studio.pid).children(recursive=True)
+    assert working
+    studio.terminate()
+    studio.wait(timeout=20)
+    assert not [process for process in working if process.is_running()]  # nobody could stop it any more
+
+    here = studio.address.split("/")[2]
     elsewhere = [
         url for url in page.asked if not url.startswith((f"http://{here}/", f"ws://{here}/", "data:", "blob:"))
     ]

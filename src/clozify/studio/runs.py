@@ -37,6 +37,7 @@ class Run:
             self.process = subprocess.Popen(
                 command,
                 cwd=self.project,
+                env=os.environ | _search_path(),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
@@ -112,6 +113,14 @@ class Run:
                 continue
             except ProcessLookupError:
                 return
+
+
+def _search_path() -> dict[str, str]:
+    """PYTHONPATH with whole paths: the command runs in another folder and must find the same clozify."""
+    given = os.environ.get("PYTHONPATH", "")
+    return (
+        {"PYTHONPATH": os.pathsep.join(str(Path(part).resolve()) for part in given.split(os.pathsep))} if given else {}
+    )
 
 
 def runs_of(project: Path) -> list[Run]:

@@ -8,6 +8,7 @@ refused, and the page itself may load nothing from elsewhere. Streamlit's own se
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import SimpleCookie
@@ -149,8 +150,16 @@ def serve(session: Session, port: int = 0, told: Callable[[str], None] = print) 
 
         _ = session.looker  # the model is loaded before anybody asks, and a wrong name is told now
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2))
+        signal.signal(signal.SIGTERM, _leave)
         told(f"http://{HOSTS[0]}:{port}/?key={key}")
         try:
-            server.run(sockets=[door])
+            server.run(sockets=[door])  # raises the signal that stopped it once more
+        except KeyboardInterrupt:
+            pass
         finally:
             session.close()
+
+
+def _leave(*_: object) -> None:
+    """End in an orderly way, so that a run does not go on without anybody to watch it."""
+    raise SystemExit(128 + signal.SIGTERM)

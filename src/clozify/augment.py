@@ -7,6 +7,8 @@ language model itself. The work is done in parts, each a job of the run's folder
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from clozify.run import RunFolder, key_of
 from clozify.task import Task
 
 PART = 1_024  # rows of a job
+TIME = "augmentation.json"
 ID = "id"  # the paraphrases' id column, where the task names none
 
 Texts = dict[str, list[str]]  # by field
@@ -40,13 +43,14 @@ class Augmented:
     pile: Rows
     versions: list[Rows]  # in the pile's order
     how: str
+    seconds: float = 0.0  # that making them took
 
     @property
     def key(self) -> dict[str, Any]:
         """What the texts are, for a job's key."""
         return {
-            "pile": key_of(texts=self.pile.fingerprints().tolist()),
-            "versions": [key_of(texts=version.fingerprints().tolist()) for version in self.versions],
+            "pile": self.pile.digest,
+            "versions": [version.digest for version in self.versions],
         }
 
 
@@ -70,28 +74,32 @@ def augmented(plan: Plan, folder: RunFolder) -> Augmented:
     pile = plan.unlabeled.select(share_of(plan, np.arange(len(plan.unlabeled))))
     how, versions, key, make = maker(plan)
     parts: list[list[Texts]] = []
+    seconds = 0.0
     stretches = list(pile.stretches(PART))
     for number, (start, stop) in enumerate(stretches, start=1):
         part = pile.select(np.arange(start, stop))
-        texts = key_of(texts=part.fingerprints().tolist())
+        texts = part.digest
         place = key_of(step="augment", texts=texts, fields=plan.task.fields, part=number, seed=plan.recipe.seed, **key)
         name = f"augmentation {number}/{len(stretches)}  rows {start + 1:,} to {stop:,}"
         if (folder.job("augmentations", place) / "texts.parquet").exists():
             plan.say(f"{name}  already there")
         else:
             with folder.writing("augmentations", place) as beside, progress(name, versions * (stop - start)) as advance:
-                made = []
+                made, started = [], time.monotonic()
                 for version in range(versions):
                     made.append(in_other_words(plan, part, make, version, number))
                     advance(stop - start)
                 _save(beside / "texts.parquet", part, made)
+                (beside / TIME).write_text(json.dumps({"seconds": time.monotonic() - started}))
             plan.say(f"{name}  done")
         parts.append(_load(folder.job("augmentations", place) / "texts.parquet", plan.task, versions))
+        if (known := folder.job("augmentations", place) / TIME).exists():
+            seconds += json.loads(known.read_text())["seconds"]
     whole = [
         {field: [text for part in parts for text in part[version][field]] for field in plan.task.fields}
         for version in range(versions)
     ]
-    return Augmented(pile, [rows_of(texts, plan.task) for texts in whole], how)
+    return Augmented(pile, [rows_of(texts, plan.task) for texts in whole], how, seconds)
 
 
 def share_of(plan: Plan, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -218,4 +226,4 @@ def _by_order(pile: Rows, paraphrases: Rows) -> list[list[int]]:
             "order, or the same again for second ones."
         )
     starts = range(0, len(paraphrases), pile.rows_of_file)
-    return [[start + int(number) for start in starts] for number in pile.numbers]
+    return [[start + int(number) for start in starts] for number in pile.numbers()]

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
-from clozify.cloze import ClozeModel, load_model
+from clozify.adapters import reset_adapter
+from clozify.cloze import ClozeModel
 from clozify.plan import Plan
 from clozify.questions import Questions, ask
 from clozify.run import RunFolder
@@ -50,7 +51,7 @@ class Bench:
     @cached_property
     def model(self) -> ClozeModel:
         """The masked language model; `restored` gives it its pretrained weights again."""
-        return load_model(self.plan.model, self.plan.device, attention_dropout=self.plan.recipe.attention_dropout)
+        return self.plan.load_model()
 
     @cached_property
     def questions(self) -> Questions:
@@ -62,9 +63,12 @@ class Bench:
     def _initial(self) -> dict[str, Any]:
         return {name: tensor.clone() for name, tensor in self.model.model.state_dict().items()}
 
-    def restored(self) -> ClozeModel:
-        """The model as it was before any training."""
-        self.model.model.load_state_dict(self._initial)
+    def restored(self, seed: int) -> ClozeModel:
+        """The model as it was before any training; a new adapter, where there is one, is drawn from the seed."""
+        if self.model.adapted:
+            reset_adapter(self.model.model, seed)
+        else:
+            self.model.model.load_state_dict(self._initial)
         return self.model
 
     def release(self) -> None:

@@ -20,9 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from clozify import hub
+from clozify.adapters import add_adapter, load_adapter, merge_adapter, switch_adapter
 from clozify.encode import Batch, passes
 from clozify.errors import ModelError
 from clozify.packing import first_position, read_packed, takes_packed
+from clozify.settings import Adapter
 from clozify.tokens import Tokens
 from clozify.verbalize import LabelWords
 
@@ -97,7 +99,7 @@ class ClozeModel:
                 f"The tokenizer of the model '{name}' has no mask token, so it cannot answer cloze questions."
             )
         hub.choose_kernels()
-        self.name = name
+        self.name, self.precision = name, "float32"  # precision: what a CPU scores rows in
         self.model = cast(Any, model)
         self.model.eval()
         self.tokens = Tokens(tokenizer)
@@ -148,12 +150,36 @@ class ClozeModel:
     def scoring(self) -> Iterator[None]:
         """For rows that are only scored: on a GPU a bf16 copy of the encoder reads them; the head stays in float32."""
         trained = self.encoder
-        if self.device.type == "cuda":
-            self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
+        if self.device.type == "cuda" or self.precision == "bf16":
+            read = copy.deepcopy(trained)
+            if self.adapted:
+                merge_adapter(read)
+            self.encoder = read.to(torch.bfloat16).eval()
         try:
             yield
         finally:
             self.encoder = trained
+
+    @property
+    def adapted(self) -> bool:
+        """Whether its weights are frozen and adapters lie beside them."""
+        return hasattr(self.model, "peft_config")
+
+    def adapt(self, settings: Adapter) -> None:
+        """Freeze the weights and put an untrained adapter beside them."""
+        add_adapter(self.model, settings)
+        self._renew_head()
+
+    def use_adapter(self, folder: Path, name: str) -> None:
+        """Answer with an adapter that was saved; each is read once, and all share the weights."""
+        if not self.adapted or name not in self.model.peft_config:
+            load_adapter(self.model, folder, name)
+            self._renew_head()
+        switch_adapter(self.model, name)
+
+    def _renew_head(self) -> None:
+        self.head = Head(self.model)  # layers of the head may have been replaced
+        self._check_head()
 
     def states_at_mask(self, batch: Batch) -> Tensor:
         """The encoder's state at each row's mask: (batch, hidden)."""
@@ -249,6 +275,7 @@ def load_model(
     device: str | None = None,
     trust_remote_code: bool = False,
     attention_dropout: float | None = None,
+    adapter: Adapter | None = None,
 ) -> ClozeModel:
     """A masked language model by folder or hub name; `builtin` is the one that comes with clozify."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
@@ -278,7 +305,10 @@ def load_model(
     except Exception as error:  # whatever is wrong with the files, a person sees what and where
         raise ModelError(_why_not(place, str(error))) from error
     target: Any = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return ClozeModel(model.to(target), tokenizer, str(name))
+    cloze = ClozeModel(model.to(target), tokenizer, str(name))
+    if adapter is not None and adapter.method != "none":
+        cloze.adapt(adapter)
+    return cloze
 
 
 def _load_weights(place: str, config: Any, options: dict[str, Any]) -> Any:

@@ -41,7 +41,8 @@ def compare(bench: Bench) -> dict[str, Any]:
         best = max(tried, key=lambda steps: tried[steps][metric])
         found = {"steps": best, "chosen": ON_TEST}
         found["tried"] = {
-            str(steps): {name: numbers[name] for name in ("accuracy", "macro_f1")} for steps, numbers in tried.items()
+            str(steps): {name: numbers[name] for name in ("accuracy", "macro_f1", "jobs")}
+            for steps, numbers in tried.items()
         }
         settings = settings.with_steps(best)
     found |= trained(settings)  # what was tried is there: only its classifier is put in its place
@@ -52,6 +53,7 @@ def compare(bench: Bench) -> dict[str, Any]:
         found["layers"] = layers_to_mix(settings.mix_layers, config.num_hidden_layers)
     return found | {
         "augmentation": texts.how,
+        "augmentation_seconds": texts.seconds,
         "versions": len(texts.versions),
         "unlabeled_rows": len(texts.pile),
     }

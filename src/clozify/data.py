@@ -1,12 +1,14 @@
 """The rows: T, D and the test set of the paper (section 4, appendix C).
 
 In: a task and where its data is. Out: `Rows`, which hands out each field's text, the labels and the ids a
-stretch at a time, and the paper's few-shot selection. Nothing is held in memory but the labels.
+stretch at a time, and the paper's few-shot selection. Nothing is held in memory but the labels, where there are any,
+and the numbers of rows that were selected.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +46,8 @@ class Rows:
         self.column_of = {name: name for name in [*task.fields, task.label]} | dict(column_of or {})
         self.warnings: list[str] = []
         self._dataset = dataset.with_format("arrow")
-        self._whole: tuple[Rows, NDArray[np.int64]] | None = None  # the set that these rows were selected from
+        # the rows of the file that these were selected from, and which of them these are
+        self._whole: tuple[Rows, NDArray[np.int64]] | None = None
         self._check_columns(named=set(column_of or {}))
 
     def _check_columns(self, named: set[str]) -> None:
@@ -72,7 +75,7 @@ class Rows:
             )
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self._dataset) if self._whole is None else len(self._whole[1])
 
     @property
     def has_labels(self) -> bool:
@@ -107,9 +110,14 @@ class Rows:
 
     def ids(self, start: int = 0, stop: int | None = None) -> list[Any]:
         """Each row's id: the task's id column where the data has it, else the row's number from 0."""
-        stop = len(self) if stop is None else stop
+        return list(self.id_column(start, len(self) if stop is None else stop).to_pylist())
+
+    def id_column(self, start: int, stop: int) -> Any:
+        """The ids of a stretch of rows as an Arrow array, of the same type in every stretch."""
+        import pyarrow as pa
+
         column = self._column(self.task.id, start, stop) if self.task.id else None
-        return self.numbers[start:stop].tolist() if column is None else list(column.to_pylist())
+        return pa.array(self.numbers(start, stop)) if column is None else column
 
     @property
     def has_ids(self) -> bool:
@@ -117,22 +125,29 @@ class Rows:
         return self.task.id is not None and self.task.id in self._dataset.column_names
 
     @property
+    def mapped(self) -> dict[str, str]:
+        """The columns of those fields that the data calls otherwise."""
+        return {name: column for name, column in self.column_of.items() if name != column}
+
+    @property
     def rows_of_file(self) -> int:
         """How many rows the file has that these come from."""
-        return len(self) if self._whole is None else self._whole[0].rows_of_file
+        return len(self._dataset)
 
-    @cached_property
-    def numbers(self) -> NDArray[np.int64]:
+    def numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Each row's number in the file that it comes from."""
         if self._whole is None:
-            return np.arange(len(self))
-        whole, chosen = self._whole
-        return whole.numbers[chosen]
+            return np.arange(start, len(self) if stop is None else stop)
+        return self._whole[1][start:stop]
 
     def _column(self, name: str, start: int, stop: int) -> Any:
         if name not in self._dataset.column_names:
             return None
-        column = self._dataset.select_columns([name])[start:stop].column(name).combine_chunks()
+        table = self._dataset.select_columns([name])
+        if self._whole is None:
+            column = table[start:stop].column(name).combine_chunks()
+        else:
+            column = _picked(table, self._whole[1][start:stop]).column(name).combine_chunks()
         if type(self._dataset.features[name]).__name__ == "Json":  # text and numbers mixed, each still as JSON
             return _plain(column)
         return column
@@ -196,10 +211,11 @@ class Rows:
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> Rows:
         """These rows alone; their ids stay what they were."""
         rows = np.asarray(rows, dtype=np.int64)
-        mapped = {name: column for name, column in self.column_of.items() if name != column}
-        picked = Rows(self._dataset.select(rows), self.task, self.source, mapped)
-        picked.warnings = self.warnings
-        picked._whole = (self, rows)
+        if len(rows) and not -1 < rows.min() <= rows.max() < len(self):
+            raise IndexError(f"There are {len(self)} rows, and rows {rows.min()} to {rows.max()} were asked for.")
+        picked = copy.copy(self)
+        picked._forget("labels", "digest")
+        picked._whole = (self, rows) if self._whole is None else (self._whole[0], self._whole[1][rows])
         return picked
 
     def under(self, task: Task) -> Rows:
@@ -208,23 +224,56 @@ class Rows:
             return self
         seen = copy.copy(self)
         seen.task = task
+        seen._forget("digest")
         return seen
 
-    def fingerprints(self) -> NDArray[np.uint64]:
+    def _forget(self, *names: str) -> None:
+        """Let go of what was worked out for the rows that these were copied from."""
+        for name in names:
+            self.__dict__.pop(name, None)
+
+    def fingerprints(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint64]:
         """A 64-bit hash of each row's text, to find the same row in another set."""
         import pandas as pd
 
-        hashes = np.empty(len(self), dtype=np.uint64)
-        for start, stop in self.stretches():
-            columns = {field: self.texts(field, start, stop) for field in self.task.fields}
-            hashes[start:stop] = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
+        stop = len(self) if stop is None else stop
+        hashes = np.empty(stop - start, dtype=np.uint64)
+        for first in range(start, stop, STRETCH):
+            last = min(first + STRETCH, stop)
+            columns = {field: self.texts(field, first, last) for field in self.task.fields}
+            found = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
+            hashes[first - start : last - start] = found
         return hashes
+
+    @cached_property
+    def digest(self) -> str:
+        """A short hash of all rows' texts, in their order: of `{"texts": [FINGERPRINT, ...]}`, a stretch at a time."""
+        found = hashlib.sha256(b'{"texts": [')
+        for start, stop in self.stretches():
+            before = ", " if start else ""
+            found.update((before + ", ".join(map(str, self.fingerprints(start, stop).tolist()))).encode())
+        found.update(b"]}")
+        return found.hexdigest()[:16]
 
     def without(self, *others: Rows) -> Rows:
         """The rows whose text stands in none of the others: D must hold neither T nor the test set."""
-        taken = np.concatenate([other.fingerprints() for other in others]) if others else np.array([], np.uint64)
-        keep = np.flatnonzero(~np.isin(self.fingerprints(), taken))
-        return self if len(keep) == len(self) else self.select(keep)
+        taken = np.unique(np.concatenate([other.fingerprints() for other in others])) if others else np.array([])
+        keep = np.ones(len(self), dtype=bool)
+        for start, stop in self.stretches() if len(taken) else ():
+            hashes = self.fingerprints(start, stop)
+            place = np.minimum(np.searchsorted(taken, hashes), len(taken) - 1)
+            keep[start:stop] = taken[place] != hashes
+        return self if keep.all() else self.select(np.flatnonzero(keep))
+
+
+def _picked(table: Dataset, rows: NDArray[np.int64]) -> Any:
+    """These rows of a table; where they lie close together all between are read, since picking is slow, row by row."""
+    import pyarrow as pa
+
+    first, last = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+    if last - first <= 2 * len(rows):
+        return table[first:last].take(pa.array(rows - first))
+    return table.select(rows)[:]
 
 
 def _plain(column: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 
 from clozify.data import Rows, few_shot, read
 from clozify.pet import train
+from clozify.report.written import write_report
 from clozify.task import Task, load_task
 
 EXAMPLES = 56  # labelled rows: four a label
@@ -56,4 +57,5 @@ def demo(
     without = {**given, "settings": [*settings, "distillation=false"]}
     ipet = train(task, labeled, place / "pet", method="ipet", **without)
     train(task, labeled, place / "pet", **(given | {"say": lambda line: None}))  # puts PET's classifier back in place
+    write_report(place / "pet", baseline=place / "supervised")
     return {"supervised": supervised, "pet": pet, "ipet": ipet, "rows": pet["rows"], "output": str(place)}

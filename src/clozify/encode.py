@@ -6,12 +6,15 @@ from the fields, longest first, before the pattern is applied, and never touches
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.data import STRETCH
 from clozify.errors import TaskError
 from clozify.pattern import FILTERS, Mask, Pattern, Segment, Slot
 from clozify.recipe import Wording
@@ -33,7 +36,8 @@ class Column:
         """The ids of this field's texts."""
         if self.slot.filter:
             texts = [FILTERS[self.slot.filter](text) for text in texts]
-        return tokens.fields(texts, self.context)
+        stretches = [texts[start : start + STRETCH] for start in range(0, max(1, len(texts)), STRETCH)]
+        return Ragged.joined(*(tokens.fields(stretch, self.context) for stretch in stretches))
 
 
 @dataclass(frozen=True)
@@ -175,13 +179,14 @@ class Batch:
 
 def like_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Groups of rows that are about equally long."""
-    groups: list[list[int]] = []
-    for row in np.argsort(-lengths, kind="stable"):
-        if groups and lengths[row] >= LIKE_LENGTH * lengths[groups[-1][0]]:
-            groups[-1].append(int(row))
-        else:
-            groups.append([int(row)])
-    return [np.array(group) for group in groups]
+    order = np.argsort(-lengths, kind="stable")
+    falling = -lengths[order]
+    groups, start = [], 0
+    while start < len(order):
+        stop = int(np.searchsorted(falling, LIKE_LENGTH * falling[start], side="right"))
+        groups.append(order[start:stop])
+        start = stop
+    return groups
 
 
 def passes(
@@ -213,9 +218,13 @@ def join(batches: Sequence[Batch], pad_id: int) -> Batch:
     width = max(batch.input_ids.shape[1] for batch in batches)
 
     def stacked(name: str, fill: int = 0) -> NDArray[np.int64]:
-        arrays = [getattr(batch, name) for batch in batches]
-        padded = [np.pad(a, ((0, 0), (0, width - a.shape[1])), constant_values=fill) for a in arrays]
-        return np.concatenate(padded)
+        stack = np.full((sum(len(batch.rows) for batch in batches), width), fill, dtype=np.int64)
+        start = 0
+        for batch in batches:
+            part = getattr(batch, name)
+            stack[start : start + len(part), : part.shape[1]] = part
+            start += len(part)
+        return stack
 
     return Batch(
         np.arange(sum(len(batch.rows) for batch in batches)),
@@ -227,7 +236,7 @@ def join(batches: Sequence[Batch], pad_id: int) -> Batch:
 
 
 class Encoded:
-    """Rows spliced into one pattern: lengths are known, ids are laid out a batch at a time."""
+    """Rows spliced into one pattern: what each row keeps and its ids are worked out a batch at a time."""
 
     def __init__(self, template: Template, columns: Mapping[Column, Ragged], max_length: int) -> None:
         if template.own >= max_length:
@@ -236,23 +245,41 @@ class Encoded:
                 f"text within {max_length}; shorten the pattern or allow longer rows."
             )
         self.template = template
-        self._ragged = [columns[column] for column in template.columns]
-        full = np.stack([ragged.lengths for ragged in self._ragged], axis=1)  # (rows, slots)
-        budget = max_length - template.own
-        if template.wording.truncation == "longest-segment":
-            self.keep = longest_segment(full, budget, template.segment_of)
-        else:
-            self.keep = longest_first(full, budget)
         self.max_length = max_length
-        self.truncated = self.keep.sum(axis=1) < full.sum(axis=1)  # (rows,)
-        self.lengths: NDArray[np.int64] = template.own + self.keep.sum(axis=1)  # (rows,)
+        self._ragged = [columns[column] for column in template.columns]
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self._ragged[0])
+
+    def _kept(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many tokens these rows' fields keep, and how many they have: (rows, slots) each."""
+        full = np.stack([ragged.lengths_of(rows) for ragged in self._ragged], axis=1)
+        budget = self.max_length - self.template.own
+        if self.template.wording.truncation == "longest-segment":
+            return longest_segment(full, budget, self.template.segment_of), full
+        return longest_first(full, budget), full
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Each row's tokens: (rows,)."""
+        return self._of_all(lambda keep, full: self.template.own + keep.sum(axis=1), np.int64)
+
+    @cached_property
+    def truncated(self) -> NDArray[np.bool_]:
+        """Whether a row had to be shortened: (rows,)."""
+        return self._of_all(lambda keep, full: keep.sum(axis=1) < full.sum(axis=1), np.bool_)
+
+    def _of_all(self, what: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]], kind: Any) -> NDArray[Any]:
+        found = np.empty(len(self), dtype=kind)
+        for start in range(0, len(self), STRETCH):
+            stop = min(start + STRETCH, len(self))
+            found[start:stop] = what(*self._kept(np.arange(start, stop)))
+        return found
 
     def batch(self, rows: NDArray[np.int64], width: int | None = None) -> Batch:
         """These rows, padded to the longest of them, or to a width."""
-        count, width = len(rows), width or int(self.lengths[rows].max())
+        keep, _ = self._kept(rows)
+        count, width = len(rows), width or self.template.own + int(keep.sum(axis=1).max())
         input_ids = np.full((count, width), self.template.pad_id, dtype=np.int64)
         types = np.zeros((count, width), dtype=np.int64)
         mask_at = np.zeros(count, dtype=np.int64)
@@ -266,7 +293,7 @@ class Encoded:
                         mask_at = at.copy()
                     at += 1
                 continue
-            ragged, kept = self._ragged[piece.column], self.keep[rows, piece.column]
+            ragged, kept = self._ragged[piece.column], keep[:, piece.column]
             into = np.repeat(row, kept)
             step = np.arange(len(into)) - np.repeat(np.cumsum(kept) - kept, kept)  # 0, 1, 2, ... in each row
             place = np.repeat(at, kept) + step

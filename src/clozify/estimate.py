@@ -13,7 +13,6 @@ import numpy as np
 
 from clozify.augment import Augmented, from_file, in_other_words, maker, share_of
 from clozify.classifier import new_classifier
-from clozify.cloze import load_model
 from clozify.data import Rows
 from clozify.encode import Encoded
 from clozify.generations import generation_numbers
@@ -113,8 +112,8 @@ def _timed(work: Any) -> float:
 
 
 def member_seconds(plan: Plan) -> tuple[float, float, int]:
-    """Seconds of a fine-tuning step and of scoring a row, and the model's parameters."""
-    model = load_model(plan.model, plan.device, attention_dropout=plan.recipe.attention_dropout)
+    """Seconds of a fine-tuning step and of scoring a row, and how many parameters are trained."""
+    model = plan.load_model()
     questions = ask(model, plan.task, None, plan.recipe.wording)
     question = questions.asked[0]
     pile = (
@@ -137,7 +136,7 @@ def member_seconds(plan: Plan) -> tuple[float, float, int]:
     step = _timed(lambda: steps(STEPS)) / STEPS
     few = pile.select(np.arange(min(ROWS, len(pile))))
     row = _timed(lambda: list(annotate(model, questions.only(0), few, length))) / len(few)
-    return step, row, model.model.num_parameters()
+    return step, row, model.model.num_parameters(only_trainable=True)
 
 
 def classifier_seconds(plan: Plan, rows: Rows) -> tuple[float, int]:

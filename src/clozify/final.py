@@ -5,7 +5,6 @@ In: a run's bench and, for distillation, the pile's soft labels. Out: the first 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from dataclasses import dataclass
@@ -20,18 +19,19 @@ from clozify.baselines.supervised import supervised
 from clozify.bench import Bench
 from clozify.classifier import TASK_FILE, Classifier, new_classifier
 from clozify.data import Rows
+from clozify.encode import Encoded
 from clozify.metrics import in_detail, softmax
+from clozify.pile import is_small, pile_tokens
 from clozify.plan import Plan
 from clozify.run import key_of
 from clozify.semisupervised import SemiSupervised
+from clozify.softlabels import SoftLabels
 from clozify.steps.annotate import TOKENS_A_BATCH
 from clozify.steps.distill import distill
 from clozify.training import seed_everything
 
 
-def train_classifiers(
-    bench: Bench, targets: NDArray[np.float32] | None, other: SemiSupervised | None = None
-) -> dict[str, Any]:
+def train_classifiers(bench: Bench, targets: SoftLabels | None, other: SemiSupervised | None = None) -> dict[str, Any]:
     """Train the classifier once a repetition; the first is kept. Its numbers: mean and standard deviation.
 
     On `targets`, soft labels of the pile; or by an `other` method; or, with neither, on T alone.
@@ -42,7 +42,7 @@ def train_classifiers(
     shared = {
         "student": plan.model_key(plan.student),
         "settings": section.model_dump(),
-        "targets": None if targets is None else hashlib.sha256(targets.tobytes()).hexdigest(),
+        "targets": None if targets is None else targets.digest,
         "data": plan.data_key,
         "fields": plan.task.fields,
         "line_breaks": plan.task.line_breaks,
@@ -75,6 +75,7 @@ def train_classifiers(
     (folder.path / "classifier" / TASK_FILE).unlink()  # a link into the job's folder; the task may have new aliases
     plan.task.save(folder.path / "classifier" / TASK_FILE)
     summary: dict[str, Any] = {"dev_each": dev, "kept": chosen} if dev else {}
+    summary["jobs"] = [place.name for place in places]
     if not results:
         return summary
     first = results[chosen]
@@ -83,7 +84,6 @@ def train_classifiers(
         summary[metric] = float(np.mean(values))
         summary[f"{metric}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         summary[f"{metric}_each"] = values
-    summary["jobs"] = [place.name for place in places]
     return summary | {"labels": first["labels"], "confusion": first["confusion"]}
 
 
@@ -95,7 +95,7 @@ class ClassifierWork:
     key: str
     seed: int
     kept: bool  # its weights
-    targets: NDArray[np.float32] | None  # soft labels, (rows, labels)
+    targets: SoftLabels | None  # where they are in the run's folder
     other: SemiSupervised | None = None  # a method with a training of its own
 
     def do(self, bench: Bench) -> str:
@@ -104,7 +104,7 @@ class ClassifierWork:
         plan, started = bench.plan, time.monotonic()
         chance = seed_everything(self.seed)
         classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
-        course, looks = _fit(plan, classifier, self.targets, self.other, chance, self.name)
+        course, looks = _fit(bench, classifier, self.targets, self.other, chance, self.name)
         with bench.folder.writing("classifiers", self.key) as beside:
             if plan.test is not None:
                 np.save(beside / "test.npy", _classified(plan, classifier, plan.test))
@@ -125,15 +125,26 @@ def _chosen(places: list[Path]) -> tuple[int, list[float]]:
     return (int(np.argmax(best)), best) if len(best) == len(places) else (0, [])
 
 
+def _pile_of(bench: Bench, classifier: Classifier) -> Encoded:
+    """The pile as the classifier reads it."""
+    plan = bench.plan
+    assert plan.unlabeled is not None
+    if is_small(plan.unlabeled):
+        return classifier.encode(plan.unlabeled)
+    columns = pile_tokens(bench, classifier.tokens, plan.student, classifier.template.columns)
+    return Encoded(classifier.template, columns, classifier.max_length)
+
+
 def _fit(
-    plan: Plan,
+    bench: Bench,
     classifier: Classifier,
-    targets: NDArray[np.float32] | None,
+    targets: SoftLabels | None,
     other: SemiSupervised | None,
     chance: np.random.Generator,
     name: str,
 ) -> tuple[list[float], list[float]]:
     """The course of the loss, and what was reached on the development rows."""
+    plan = bench.plan
 
     def on_dev() -> NDArray[np.float32]:
         assert plan.dev is not None
@@ -150,10 +161,9 @@ def _fit(
             truth, settings = plan.labeled.labels, recipe.supervised
             course = supervised(classifier, labeled, truth, settings, recipe.balance, chance, plan.accelerator, watch)
         return course, looks
-    assert plan.unlabeled is not None
-    pile = classifier.encode(plan.unlabeled)
+    pile, soft = _pile_of(bench, classifier), targets.load(bench.folder)
     with plan.watching(name, recipe.distill.steps(len(pile)), on_dev) as (watch, looks):
-        course = distill(classifier, pile, targets, recipe.distill, chance, plan.accelerator, watch)
+        course = distill(classifier, pile, soft, recipe.distill, chance, plan.accelerator, watch)
     return course, looks
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.arrays import mapped
 from clozify.bench import Bench
 from clozify.errors import RecipeError
 from clozify.members import Drawn, Job, first_jobs, member_metrics, train_members, untrained_on_pile
 from clozify.metrics import softmax
 from clozify.plan import Plan
-from clozify.steps.combine import combine
-from clozify.steps.iterate import Selection, choose_teachers, count_generations, counts_to_draw, iterate
+from clozify.steps.combine import Ensemble
+from clozify.steps.iterate import AT_ONCE, Selection, choose_teachers, count_generations, counts_to_draw, iterate
 
 
 def generation_numbers(plan: Plan) -> list[int]:
@@ -105,7 +106,7 @@ def _selections(
             "smaller, with the labels in the same ratio."
         )
     scores = {
-        int(teacher): np.load(members[teacher]["folder"] / "pile.npy", mmap_mode="r")
+        int(teacher): mapped(members[teacher]["folder"] / "pile.npy")
         for teacher in {int(teacher) for of_member in teachers for teacher in of_member}
     }
     by_model = [weights[member["pair"]] for member in members]
@@ -133,18 +134,19 @@ def _told(
 ) -> dict[str, Any]:
     """A generation's numbers: accuracy, agreement with the one before, what was drawn, and how sure it was."""
     found: dict[str, Any] = {"generation": number, "members": len(members), "training_rows": len(plan.labeled)}
+    found["jobs"] = [f"{member['folder'].parent.name}/{member['folder'].name}" for member in members]
     now = _on_pile(members, weights)
+    then = _on_pile(before, weights) if before is not None else None
     if now is not None:
-        found["certainty"] = float(softmax(now).max(axis=1).mean())
+        found["certainty"], agreement = _sure_and_agreeing(now, then)
     if selections is not None:
         drawn = np.mean([np.bincount(s.labels, minlength=len(plan.task.labels)) for s in selections], axis=0)
         found["training_rows"] += round(float(np.mean([len(s.rows) for s in selections])))
         found["drawn"] = {label: float(count) for label, count in zip(plan.task.labels, drawn, strict=True)}
         found["certainty_of_drawn"] = float(np.mean([s.certainty for s in selections]))
         found["topped_up"] = int(np.sum([s.topped_up.sum() for s in selections]))
-    then = _on_pile(before, weights) if before is not None else None
     if now is not None and then is not None:
-        found["agreement"] = float((now.argmax(axis=1) == then.argmax(axis=1)).mean())
+        found["agreement"] = agreement
     if plan.test is not None and all((member["folder"] / "test.npy").exists() for member in members):
         numbers = member_metrics(plan, members, plan.test.labels)
         found |= {name: numbers[name] for name in ("accuracy", "macro_f1", "min", "max", "each")}
@@ -154,10 +156,21 @@ def _told(
     return found
 
 
-def _on_pile(members: list[dict[str, Any]], weights: list[float]) -> NDArray[np.float64] | None:
+def _sure_and_agreeing(now: Ensemble, then: Ensemble | None) -> tuple[float, float]:
+    """How sure a generation is of the pile's rows, and on what share of them it agrees with the one before."""
+    sure, agreeing = 0.0, 0
+    for start, scores in now.stretches(AT_ONCE):
+        sure += float(softmax(scores).max(axis=1).sum())
+        if then is not None:
+            others = then[start : start + len(scores)]
+            agreeing += int((scores.argmax(axis=1) == others.argmax(axis=1)).sum())
+    return sure / len(now), agreeing / len(now)
+
+
+def _on_pile(members: list[dict[str, Any]], weights: list[float]) -> Ensemble | None:
     """The ensemble's scores of the pile, of those members that scored it."""
     scored = [member for member in members if (member["folder"] / "pile.npy").exists()]
     if not scored:
         return None
-    scores = [np.load(member["folder"] / "pile.npy", mmap_mode="r") for member in scored]
-    return combine(scores, [weights[member["pair"]] for member in scored])
+    scores = [mapped(member["folder"] / "pile.npy") for member in scored]
+    return Ensemble(scores, [weights[member["pair"]] for member in scored])

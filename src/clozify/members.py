@@ -10,15 +10,19 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.adapters import save_adapter
+from clozify.arrays import growing, narrowed
 from clozify.bench import Bench
 from clozify.data import Rows
 from clozify.encode import Encoded
 from clozify.metrics import evaluate
+from clozify.pile import keep_few, keep_pile
 from clozify.plan import Plan
 from clozify.questions import Questions
 from clozify.recipe import Training
@@ -37,6 +41,7 @@ def untrained(bench: Bench) -> dict[str, Any]:
     place = folder.job("untrained", key) / "untrained.json"
     if not place.exists():
         plan.say("scoring the labelled and test rows before training")
+        started = time.monotonic()
         found: dict[str, Any] = {}
         for name, rows in (("labeled", plan.labeled), ("test", plan.test)):
             if rows is None or len(rows) == 0:
@@ -49,6 +54,7 @@ def untrained(bench: Bench) -> dict[str, Any]:
                 found["test"] = {
                     metric: float(np.mean([result[metric] for result in each])) for metric in ("accuracy", "macro_f1")
                 } | {"best": max(result["accuracy"] for result in each), "pairs": each}
+        found["seconds"] = time.monotonic() - started
         with folder.writing("untrained", key) as beside:
             (beside / "untrained.json").write_text(json.dumps(found, indent=2))
     result: dict[str, Any] = json.loads(place.read_text())
@@ -60,6 +66,21 @@ def _scored(bench: Bench, questions: Questions, rows: Rows) -> NDArray[np.float3
     return np.concatenate(parts, axis=1)
 
 
+def _write_scores(bench: Bench, question: Questions, folder: Path, pile: bool) -> None:
+    """A pair's scores of the pile (unless nobody asks for them) and of the test rows, a stretch at a time."""
+    plan, labels = bench.plan, len(bench.plan.task.labels)
+    if pile:
+        assert plan.unlabeled is not None
+        keep_pile(bench)
+        kind = plan.recipe.scores_dtype
+        with growing(folder / "pile.npy", kind, labels) as append:
+            for _, part in annotate(bench.model, question, plan.unlabeled, plan.recipe.max_seq_length):
+                append(narrowed(part[0], kind))
+    if plan.test is not None:
+        keep_few(bench, plan.test)
+        np.save(folder / "test.npy", _scored(bench, question, plan.test)[0])
+
+
 def untrained_on_pile(bench: Bench) -> list[dict[str, Any]]:
     """The pairs themselves as members, M^0 of zero-shot iPET: each scores the pile once, whatever the seeds."""
     plan, folder, questions = bench.plan, bench.folder, bench.questions
@@ -67,18 +88,15 @@ def untrained_on_pile(bench: Bench) -> list[dict[str, Any]]:
     members = []
     for place, pair in enumerate(plan.task.pairs):
         words = pair.verbalizer.words
-        key = key_of(step="untrained pile", pattern=pair.pattern.text, words=words, **plan.shared_key)
+        key = key_of(step="untrained pile", pattern=pair.pattern.text, words=words, **_scores_key(plan))
         members.append({"pair": place, "seed": None, "folder": folder.job("untrained", key)})
         name = f"untrained {place + 1}/{len(plan.task.pairs)}  {pair.name}"
         if (folder.job("untrained", key) / "pile.npy").exists():
             plan.say(f"{name}  already there")
             continue
         started = time.monotonic()
-        questions.keep(bench.model, plan.unlabeled)
         with folder.writing("untrained", key) as beside:
-            np.save(beside / "pile.npy", _scored(bench, questions.only(place), plan.unlabeled)[0])
-            if plan.test is not None:
-                np.save(beside / "test.npy", _scored(bench, questions.only(place), plan.test)[0])
+            _write_scores(bench, questions.only(place), beside, pile=True)
         plan.say(f"{name}  scored the pile in {time.monotonic() - started:,.0f} s")
     return members
 
@@ -134,7 +152,13 @@ def train_members(bench: Bench, jobs: Sequence[Job], what: str = "member") -> li
 
 
 def _section(plan: Plan) -> Training:
-    return plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
+    return plan.recipe.of_member(plan.with_lm)
+
+
+def _scores_key(plan: Plan) -> dict[str, Any]:
+    """What every job that scores the pile depends on; scores are of float32 unless others are asked for."""
+    kind = plan.recipe.scores_dtype
+    return plan.shared_key | ({} if kind == "float32" else {"scores_dtype": kind})
 
 
 def _key(plan: Plan, job: Job) -> str:
@@ -151,7 +175,8 @@ def _key(plan: Plan, job: Job) -> str:
         attention_dropout=plan.recipe.attention_dropout,
         score_pile=job.score_pile,
         keep=job.keep,
-        **plan.shared_key,
+        **({} if plan.recipe.adapter.method == "none" else {"adapter": plan.recipe.adapter.model_dump(mode="json")}),
+        **_scores_key(plan),
     )
 
 
@@ -170,12 +195,12 @@ class MemberWork:
 
 def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
     started = time.monotonic()
-    plan, questions, model = bench.plan, bench.questions, bench.restored()
+    plan, questions, model = bench.plan, bench.questions, bench.restored(job.seed)
     question = questions.only(job.pair)
     template = question.asked[0].template
     length = min(plan.recipe.max_seq_length, model.longest)
     columns, labels = questions.keep(model, plan.labeled), plan.labeled.labels
-    pile = questions.keep(model, plan.unlabeled) if plan.unlabeled is not None else None
+    pile = keep_pile(bench) if plan.unlabeled is not None else None
     if job.drawn is not None:
         assert pile is not None
         columns = {column: Ragged.joined(columns[column], pile[column].select(job.drawn.rows)) for column in columns}
@@ -183,7 +208,7 @@ def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
 
     def on_dev() -> NDArray[np.float32]:
         assert plan.dev is not None
-        questions.keep(model, plan.dev)
+        keep_few(bench, plan.dev)
         return _scored(bench, question, plan.dev)[0]  # type: ignore[no-any-return]
 
     steps = _section(plan).steps(len(labels))
@@ -201,11 +226,10 @@ def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
         )
     trained = time.monotonic() - started
     with bench.folder.writing("members", key) as beside:
-        for rows, file in ((plan.unlabeled if job.score_pile else None, "pile.npy"), (plan.test, "test.npy")):
-            if rows is not None:
-                questions.keep(model, rows)
-                np.save(beside / file, _scored(bench, question, rows)[0])
-        if job.keep:
+        _write_scores(bench, question, beside, pile=job.score_pile and plan.unlabeled is not None)
+        if job.keep and model.adapted:
+            save_adapter(model.model, beside / "model", plan.base)
+        elif job.keep:
             model.model.save_pretrained(beside / "model")
             model.tokens.tokenizer.save_pretrained(beside / "model")
         description = {

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from clozify import __version__
+from clozify.adapters import check_adapter
 from clozify.augment import read_paraphrases
 from clozify.bench import Bench
 from clozify.comparison import compare
@@ -28,11 +28,15 @@ from clozify.final import train_classifiers
 from clozify.generations import train_generations
 from clozify.members import first_jobs, member_metrics, train_members, untrained
 from clozify.metrics import in_detail, softmax
+from clozify.pile import drop_caches
 from clozify.plan import Plan, no_rows, with_labels
+from clozify.precision import choose_precision
 from clozify.recipe import Recipe, load_recipe
-from clozify.run import RunFolder
+from clozify.report.written import report_of
+from clozify.run import RunFolder, key_of
 from clozify.semisupervised import METHODS as SEMI_SUPERVISED
-from clozify.steps.combine import combine, soft_labels
+from clozify.softlabels import write_soft_labels
+from clozify.steps.combine import combine
 from clozify.task import Task, load_task
 from clozify.trackers import check_trackers
 
@@ -65,6 +69,7 @@ def prepare(
         raise DataError(f"There is no method '{method}'; there is {listed(METHODS)}.")
 
     check_trackers(trackers)
+    check_adapter(how.adapter)
     if how.backslashes_to_spaces:
         loaded = loaded.changed(line_breaks=[*loaded.line_breaks, "\\"])
 
@@ -99,6 +104,11 @@ def prepare(
             )
         if len(pile) == 0:
             raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if method in ("pet", "ipet"):
+        how = choose_precision(how, model, where, warnings)
+    elif how.adapter.method != "none":
+        warnings.append(f"The method '{method}' has no members, so the adapter is not used.")
     for rows in (given, pile, tests, devs):
         warnings += [said for said in (rows.warnings if rows is not None else []) if said not in warnings]
     return Plan(
@@ -111,7 +121,7 @@ def prepare(
         pile,
         tests,
         devs,
-        device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        where,
         say,
         trackers,
         warnings=warnings,
@@ -170,19 +180,20 @@ def _run(bench: Bench) -> dict[str, Any]:
     plan, folder = bench.plan, bench.folder
     began = time.monotonic()
     data = plan.data_key
-    folder.write_json(
-        "run.json",
-        {
-            "clozify": __version__,
-            "torch": torch.__version__,
-            "method": plan.method,
-            "model": plan.model,
-            "student": plan.student,
-            "task": plan.task.model_dump(),
-            "recipe": plan.recipe.model_dump(),
-            "data": {name: {**known, "source": str(getattr(plan, name).source)} for name, known in data.items()},
+    described = {
+        "clozify": __version__,
+        "torch": torch.__version__,
+        "method": plan.method,
+        "model": plan.model,
+        "student": plan.student,
+        "task": plan.task.model_dump(),
+        "recipe": plan.recipe.model_dump(),
+        "data": {
+            name: {**known, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).mapped}
+            for name, known in data.items()
         },
-    )
+    }
+    folder.write_json("run.json", described)
     plan.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:
         plan.say(f"note: {warning}")
@@ -194,8 +205,11 @@ def _run(bench: Bench) -> dict[str, Any]:
         metrics = _pet(bench)
     metrics |= {"method": plan.method, "task": plan.task.name, "model": plan.model, "recipe": plan.recipe.name}
     metrics |= {"rows": {name: known["rows"] for name, known in data.items()}, "warnings": plan.warnings}
+    metrics["run"] = key_of(**described)  # what these numbers are of
     folder.write_json("metrics.json", metrics)
+    drop_caches(folder)
     plan.tracking.finish(metrics)
+    report_of(plan, folder.path)
     plan.say(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.path}")
     return metrics
 
@@ -212,7 +226,7 @@ def _pet(bench: Bench) -> dict[str, Any]:
         plan.warnings.append(
             "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
         )
-    metrics: dict[str, Any] = {}
+    metrics: dict[str, Any] = {"untrained": {name: before[name] for name in before if name != "test"}}
     keep = plan.unlabeled is None or not plan.recipe.distillation
     if plan.method == "ipet":
         members, metrics["generations"] = train_generations(bench, of_pairs, keep)
@@ -238,25 +252,9 @@ def _pet(bench: Bench) -> dict[str, Any]:
         },
     )  # fmt: skip
     if plan.unlabeled is not None:
-        pile_scores = combine([np.load(m["folder"] / "pile.npy", mmap_mode="r") for m in members], weights)
-        targets = soft_labels(pile_scores, plan.recipe.distill.temperature)
-        _write_labels(plan, folder, targets)
+        targets = write_soft_labels(bench, members, weights)
     if plan.unlabeled is not None and plan.recipe.distillation:
         metrics["classifier"] = train_classifiers(bench, targets)
     else:  # what an earlier run left here is not this run's result
         folder.remove("classifier", *(["labels.parquet"] if plan.unlabeled is None else []))
     return metrics
-
-
-def _write_labels(plan: Plan, folder: RunFolder, targets: NDArray[np.float32]) -> None:
-    """Every unlabelled row's soft label, joined to its id."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    assert plan.unlabeled is not None
-    columns: dict[str, Any] = {"id": pa.array(plan.unlabeled.ids())}
-    columns["label"] = [plan.task.labels[place] for place in targets.argmax(axis=-1)]
-    columns |= {f"probability_{label}": targets[:, n] for n, label in enumerate(plan.task.labels)}
-    beside = folder.path / ".labels.parquet.part"
-    pq.write_table(pa.table(columns), beside)
-    beside.replace(folder.path / "labels.parquet")

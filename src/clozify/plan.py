@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.cloze import BUILTIN
+from clozify.adapters import Base
+from clozify.cloze import BUILTIN, ClozeModel, load_model
 from clozify.data import NO_LABEL, Rows
 from clozify.errors import DataError
 from clozify.metrics import evaluate
@@ -99,8 +100,7 @@ class Plan:
         found: dict[str, Any] = {}
         for name, rows in sets.items():
             if rows is not None:
-                digest = key_of(texts=rows.fingerprints().tolist())
-                found[name] = {"rows": len(rows), "texts": digest}
+                found[name] = {"rows": len(rows), "texts": rows.digest}
         found["labeled"]["labels"] = key_of(labels=self.labeled.labels.tolist())
         if self.dev is not None:
             found["dev"]["labels"] = key_of(labels=self.dev.labels.tolist())
@@ -113,6 +113,19 @@ class Plan:
         place = BUILTIN if name == "builtin" else Path(name)
         return fingerprint(place) if place.is_dir() else name
 
+    @property
+    def base(self) -> Base:
+        """The model as what adapters belong to, by a name that is good wherever they are used."""
+        is_folder = self.model != "builtin" and Path(self.model).is_dir()
+        return Base(str(Path(self.model).resolve()) if is_folder else self.model, self.model_key(self.model))
+
+    def load_model(self) -> ClozeModel:
+        """The masked language model as the recipe wants it: with its adapter, and how it scores rows."""
+        dropout, adapter = self.recipe.attention_dropout, self.recipe.adapter
+        model = load_model(self.model, self.device, attention_dropout=dropout, adapter=adapter)
+        model.precision = self.recipe.scoring
+        return model
+
     @cached_property
     def shared_key(self) -> dict[str, Any]:
         """What every job with the cloze model depends on."""
@@ -123,7 +136,7 @@ class Plan:
             "wording": self.recipe.wording.model_dump(),
             "line_breaks": self.task.line_breaks,
             "labels": self.task.labels,
-        }
+        } | ({"scoring": self.recipe.scoring} if self.device == "cpu" and self.recipe.scoring != "float32" else {})
 
 
 def no_rows(task: Task) -> Rows:

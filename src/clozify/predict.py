@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from clozify.adapters import Base, base_of
 from clozify.classifier import TASK_FILE, Classifier, load_classifier
-from clozify.cloze import load_model
+from clozify.cloze import ClozeModel, load_model
 from clozify.data import Rows, read
 from clozify.errors import RunError
 from clozify.metrics import in_detail, softmax
-from clozify.plan import with_labels
+from clozify.plan import Plan, with_labels
 from clozify.predictions import check_output, write_predictions
 from clozify.progress import progress
 from clozify.questions import ask
@@ -37,6 +38,7 @@ class Finished:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._bases: dict[Base, ClozeModel] = {}  # what adapters belong to
         inside = self.folder / "classifier"
         self.classifier = inside if inside.is_dir() else self.folder if (self.folder / TASK_FILE).is_file() else None
         if self.classifier is None and not (self.folder / "ensemble.json").is_file():
@@ -72,11 +74,26 @@ class Finished:
         scores = []
         with progress("predicting", len(rows) * len(known)) as advance:
             for member in known:
-                model = load_model(self.folder / "members" / member["member"] / "model", self.device)
+                model = self._member(member["member"])
                 question = ask(model, self.task, wording=recipe.wording).only(names.index(member["pair"]))
                 parts = [part for _, part in annotate(model, question, rows, recipe.max_seq_length, advance=advance)]
                 scores.append(np.concatenate(parts, axis=1)[0])
         return combine(scores, [member["weight"] for member in known])
+
+    def _member(self, key: str) -> ClozeModel:
+        """A member: a model of its own, or the one model that all adapters share, switched to this one's."""
+        place = self.folder / "members" / key / "model"
+        if (base := base_of(place)) is None:
+            return load_model(place, self.device)
+        if base not in self._bases:
+            self._bases[base] = load_model(base.model, self.device)
+            if Plan.model_key(base.model) != base.key:
+                raise RunError(
+                    f"The members of '{self.folder}' are adapters of the model '{base.model}', which is not what it "
+                    "was: they would answer at random; put it back as it was, or train again."
+                )
+        self._bases[base].use_adapter(place, key)
+        return self._bases[base]
 
 
 def predict(

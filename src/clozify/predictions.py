@@ -20,30 +20,35 @@ from clozify.errors import DataError, listed
 KINDS = (".csv", ".jsonl", ".parquet")
 
 
-def check_output(path: Path, *inputs: str | Path) -> None:
-    """Fail before the work, not after it, where the file could not be written."""
+def check_output(path: Path, *inputs: str | Path, what: str = "Predictions") -> None:
+    """Fail before the work, not after it, where the file could not be written; `what` is to be written."""
     if path.suffix.lower() not in KINDS:
-        raise DataError(f"Predictions cannot be written to '{path}'; let its name end in {listed(KINDS)}.")
+        raise DataError(f"{what} cannot be written to '{path}'; let its name end in {listed(KINDS)}.")
     if not path.parent.is_dir():
-        raise DataError(f"Predictions cannot be written to '{path}': the folder '{path.parent}' does not exist.")
+        raise DataError(f"{what} cannot be written to '{path}': the folder '{path.parent}' does not exist.")
     for place in map(Path, inputs):
         if path.exists() and (path.resolve() == place.resolve() or path.resolve().parent == place.resolve()):
-            raise DataError(f"Predictions cannot be written to '{path}': that is the data; choose another name.")
+            raise DataError(f"{what} cannot be written to '{path}': that is the data; choose another name.")
     if path.is_dir():
-        raise DataError(f"Predictions cannot be written to '{path}': it is a folder.")
+        raise DataError(f"{what} cannot be written to '{path}': it is a folder.")
     try:
         _beside(path).touch()
         _beside(path).unlink()
     except OSError as error:
-        raise DataError(f"Predictions cannot be written to '{path}': {error.strerror}.") from None
+        raise DataError(f"{what} cannot be written to '{path}': {error.strerror}.") from None
 
 
 def write_predictions(path: Path, rows: Rows, stretches: Iterable[tuple[int, NDArray[np.float64]]]) -> None:
     """Write `(start, probabilities)` stretches; probabilities are (rows, labels)."""
     check_output(path)
+    write_tables(path, (_table(rows, start, part) for start, part in stretches))
+
+
+def write_tables(path: Path, tables: Iterable[Any]) -> None:
+    """Write Arrow tables of one kind as one file, in the form that its name says."""
     beside = _beside(path)
     try:
-        _WRITERS[path.suffix.lower()](beside, (_table(rows, start, part) for start, part in stretches))
+        _WRITERS[path.suffix.lower()](beside, tables)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

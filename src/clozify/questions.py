@@ -53,9 +53,16 @@ class Questions:
 
     def keep(self, model: ClozeModel, rows: Rows) -> dict[Column, Ragged]:
         """All rows, tokenised once and kept for as long as these questions are asked."""
-        if id(rows) not in self._kept:
-            self._kept[id(rows)] = (rows, self.tokenize(model, rows, 0, len(rows)))
-        return self._kept[id(rows)][1]
+        return self.kept(rows) or self.hold(rows, self.tokenize(model, rows, 0, len(rows)))
+
+    def kept(self, rows: Rows) -> dict[Column, Ragged] | None:
+        """What is kept of these rows."""
+        return self._kept[id(rows)][1] if id(rows) in self._kept else None
+
+    def hold(self, rows: Rows, columns: dict[Column, Ragged]) -> dict[Column, Ragged]:
+        """Keep these rows, which somebody else tokenised."""
+        self._kept[id(rows)] = (rows, columns)
+        return columns
 
     def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[Column, Ragged]:
         """A stretch of rows, each field tokenised once for all patterns."""

@@ -16,6 +16,7 @@ import tomli_w
 from pydantic import Field, ValidationError
 
 from clozify.errors import RecipeError, did_you_mean, listed
+from clozify.settings import Adapter as Adapter
 from clozify.settings import Augment as Augment
 from clozify.settings import Mixtext as Mixtext
 from clozify.settings import Section
@@ -145,11 +146,20 @@ class Recipe(Section):
     selection: Literal["first", "random"] = Field(
         "first", description="Which rows of a label are taken when a number of examples is asked for."
     )
+    scores_dtype: Literal["float32", "float16"] = Field(
+        "float32", description="How members' scores of the pile are written; float16 takes half the disk."
+    )
     overlap: bool = Field(False, description="Keep labelled and test rows in the pile (the paper's D = T).")
+    scoring: Literal["float32", "bf16", "auto"] = Field(
+        "float32",
+        description="What members score rows in on a CPU; 'auto' is bf16 where a trial finds it faster and close "
+        "enough. A GPU always takes bf16.",
+    )
     backslashes_to_spaces: bool = Field(False, description="Every backslash of the rows becomes a space.")
     wording: Wording = Wording()
     finetune: Finetune = Finetune()
     finetune_without_lm: Training = Training()
+    adapter: Adapter = Adapter()
     distill: Distill = Distill()
     supervised: Training = Training()
     ipet: IPet = IPet()
@@ -159,6 +169,12 @@ class Recipe(Section):
     mixtext: Mixtext = Mixtext()
     augment: Augment = Augment()
     dev: Dev = Dev()
+
+    def of_member(self, with_lm: bool) -> Training:
+        """How a member is trained, with the auxiliary task or without."""
+        section = self.finetune if with_lm else self.finetune_without_lm
+        own = {"learning_rate": self.adapter.learning_rate} if self.adapter.method != "none" else {}
+        return section.model_copy(update=own)
 
     def to_toml(self) -> str:
         """The whole recipe as a file, each setting with its help."""

@@ -59,6 +59,24 @@ class Training(Section):
         return self.steps(rows) if self.num_train_epochs is not None else self.max_steps
 
 
+class Adapter(Section):
+    """Members as small adapters on one frozen model (LoRA), instead of whole models."""
+
+    method: Literal["none", "lora"] = Field(
+        "none", description="'lora' trains adapters; it needs pip install 'clozify[peft]'."
+    )
+    r: int = Field(8, ge=1, description="The rank of an adapter's matrices.")
+    alpha: int = Field(16, ge=1, description="What they add is multiplied by alpha / r.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before them; the model has dropout of its own.")
+    learning_rate: float = Field(
+        4e-4, gt=0, description="Instead of the fine-tuning section's: adapters want a higher one."
+    )
+    target_modules: Literal["all-linear"] | tuple[str, ...] = Field(
+        "all-linear",
+        description="Every linear layer but the one over the vocabulary, the head's own included; or names of layers.",
+    )
+
+
 class Compared(Training):
     """What UDA and MixText share: how many rows a step, and how many steps are tried."""
 

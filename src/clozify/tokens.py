@@ -11,6 +11,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,15 +30,23 @@ PROBES = ("World", "the", "12", "Über", "I'm", "a b", "日本")
 
 @dataclass(frozen=True)
 class Ragged:
-    """Token ids of many rows, end to end: row `i` is `ids[starts[i]:starts[i + 1]]`."""
+    """Token ids of many rows, end to end: row `i` is `ids[starts[i]:starts[i + 1]]`; in memory or mapped from files."""
 
     ids: NDArray[np.int32]  # (tokens,)
     starts: NDArray[np.int64]  # (rows + 1,)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """The number of tokens of each row."""
         return np.diff(self.starts)
+
+    def lengths_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of tokens of these rows."""
+        found: NDArray[np.int64] = self.starts[rows + 1] - self.starts[rows]
+        return found
 
     def slice(self, start: int, stop: int) -> Ragged:
         """A stretch of rows, without copying their ids."""
@@ -49,17 +58,20 @@ class Ragged:
         return Ragged.of([self.ids[self.starts[row] : self.starts[row + 1]] for row in rows])
 
     @staticmethod
-    def joined(first: Ragged, second: Ragged) -> Ragged:
-        """The rows of one, then of the other."""
-        starts = np.concatenate([first.starts, first.starts[-1] + second.starts[1:]])
-        return Ragged(np.concatenate([first.ids, second.ids]), starts)
+    def joined(*parts: Ragged) -> Ragged:
+        """The rows of the first, then of the next, and so on."""
+        if len(parts) == 1:
+            return parts[0]
+        starts = np.zeros(1 + sum(map(len, parts)), dtype=np.int64)
+        np.cumsum(np.concatenate([part.lengths for part in parts]), out=starts[1:])
+        return Ragged(np.concatenate([part.ids for part in parts]), starts)
 
     @staticmethod
     def of(rows: Sequence[Sequence[int] | NDArray[np.int32]]) -> Ragged:
         """From one list of ids a row."""
         starts = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in rows], out=starts[1:])
-        ids = np.fromiter((token for row in rows for token in row), dtype=np.int32, count=int(starts[-1]))
+        ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(starts[-1]))
         return Ragged(ids, starts)
 
 

@@ -49,7 +49,8 @@ def endless(rows: int, count: int, chance: np.random.Generator) -> Iterator[NDAr
     waiting = np.empty(0, dtype=np.int64)
     while True:
         while len(waiting) < count:
-            waiting = np.concatenate([waiting, chance.permutation(rows)])
+            order = chance.permutation(rows)
+            waiting = np.concatenate([waiting, order]) if len(waiting) else order  # a copy of a large pile costs
         yield waiting[:count]
         waiting = waiting[count:]
 
@@ -109,7 +110,9 @@ class _Best:
         self.waited += 1
         if score > self.score:
             self.score, self.waited = score, 0
-            self.weights = {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+            frozen = {name for name, parameter in self.module.named_parameters() if not parameter.requires_grad}
+            now = self.module.state_dict().items()
+            self.weights = {name: tensor.detach().clone() for name, tensor in now if name not in frozen}
         return 0 < self.watch.dev.patience <= self.waited
 
 
@@ -206,6 +209,6 @@ def _loop(
         if best is not None and (step % watch.dev.every == 0 or step == steps) and best.look():
             break
     if best is not None and best.weights:
-        module.load_state_dict(best.weights)
+        module.load_state_dict(best.weights, strict=False)  # what is frozen was not kept
     module.eval()
     return course

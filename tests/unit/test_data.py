@@ -253,3 +253,51 @@ def test_whole_numbers_written_with_a_point_are_whole_numbers(tmp_path, stars):
 def test_a_negative_number_of_examples_is_an_error(tmp_path):
     with pytest.raises(DataError, match="-3 examples"):
         few_shot(labelled(tmp_path, [5, 5, 5, 5]), -3)
+
+
+def many(tmp_path, stars, count=60):
+    return read(write(tmp_path / "many.csv", [(str(1 + n % 3), f"text {n}") for n in range(count)]), stars)
+
+
+@pytest.mark.parametrize("chosen", [[3, 4, 5, 7, 8], [0, 59], [9, 2, 2, 30], list(range(59, 0, -1)), [7], []])
+def test_selected_rows_are_read_alike_whether_they_lie_together_or_apart(chosen, tmp_path, stars):
+    rows = many(tmp_path, stars).select(chosen)
+    assert len(rows) == len(chosen)
+    assert rows.texts("text") == [f"text {n}" for n in chosen]
+    assert rows.texts("text", 1, 3) == [f"text {n}" for n in chosen[1:3]]
+    assert rows.ids() == chosen
+    assert rows.labels.tolist() == [n % 3 for n in chosen]
+    if len(chosen) > 1:
+        assert rows.select([1, 0]).texts("text") == [f"text {chosen[1]}", f"text {chosen[0]}"]
+
+
+def test_a_row_that_is_not_there_cannot_be_selected(tmp_path, stars):
+    """A negative number would quietly mean a row at the end."""
+    for wrong in ([60], [-1]):
+        with pytest.raises(IndexError, match="There are 60 rows"):
+            many(tmp_path, stars).select(wrong)
+
+
+def test_the_hash_of_all_texts_is_that_of_their_fingerprints_whatever_the_stretches(tmp_path, stars, monkeypatch):
+    """Another hash would train every member of every existing run again."""
+    from clozify import data
+    from clozify.run import key_of
+
+    rows = many(tmp_path, stars)
+    expected = key_of(texts=rows.fingerprints().tolist())
+    monkeypatch.setattr(data, "STRETCH", 7)
+    monkeypatch.setattr(data.Rows.stretches, "__defaults__", (7,))
+    assert rows.digest == expected
+    assert rows.select([]).digest == key_of(texts=[])
+    assert rows.select([1, 2]).digest == key_of(texts=rows.fingerprints(1, 3).tolist()) != expected
+
+
+def test_rows_are_taken_out_of_a_pile_in_stretches_too(tmp_path, stars, monkeypatch):
+    from clozify import data
+
+    rows = many(tmp_path, stars)
+    monkeypatch.setattr(data.Rows.stretches, "__defaults__", (7,))
+    left = rows.without(rows.select([0, 6, 7, 59]), rows.select([8]))
+    assert left.ids() == [n for n in range(60) if n not in (0, 6, 7, 8, 59)]
+    assert rows.without(rows.select([])) is rows
+    assert len(rows.without(rows)) == 0

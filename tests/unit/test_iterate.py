@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozify.recipe import IPet
+from clozify.steps import iterate as module
+from clozify.steps.combine import Ensemble
 from clozify.steps.iterate import (
+    Best,
     choose_teachers,
     count_generations,
     counts_to_draw,
@@ -136,9 +139,10 @@ def test_teachers_weigh_by_their_accuracy():
     kind=st.sampled_from(["random", "equal", "huge", "one label", "tiny"]),
     how=st.sampled_from(["probability", "score"]),
     seed=st.integers(0, 5),
+    at_once=st.sampled_from([1, 3, 16, 1000]),
 )
-def test_a_selection_has_the_rows_asked_for_whatever_the_scores_are(rows, of_t, generation, kind, how, seed):
-    """Never an endless loop, a division by zero, a row twice, or a label short."""
+def test_a_selection_has_the_rows_asked_for_whatever_the_scores_are(rows, of_t, generation, kind, how, seed, at_once):
+    """Never an endless loop, a division by zero, a row twice, or a label short; also when the pile comes in parts."""
     of_t = np.array(of_t)
     chance = np.random.default_rng(seed)
     scores = chance.normal(size=(rows, len(of_t)))
@@ -160,7 +164,50 @@ def test_a_selection_has_the_rows_asked_for_whatever_the_scores_are(rows, of_t, 
             first_counts(len(of_t), PAPER) * 5 ** (generation - 1) if zero_shot else of_t * (5**generation - 1)
         ).tolist()
     )
-    chosen = select_rows(scores, wanted, chance, how, 100 if zero_shot else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "AT_ONCE", at_once)
+        chosen = select_rows(scores, wanted, chance, how, 100 if zero_shot else None)
     assert np.bincount(chosen.labels, minlength=len(of_t)).tolist() == wanted.tolist()
     assert len(set(chosen.rows.tolist())) == len(chosen.rows) == wanted.sum()
     assert np.isfinite(chosen.certainty)
+
+
+@pytest.mark.parametrize("how", ["probability", "score"])
+def test_a_pile_in_parts_is_drawn_from_in_the_same_proportion(how, monkeypatch):
+    """By hand for one row of three, each a part of its own; the lowest score is that of all parts, not of one."""
+    monkeypatch.setattr(module, "AT_ONCE", 1)
+    scores = np.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
+    weights = np.exp(scores[:, 0]) / (np.exp(scores[:, 0]) + 1) if how == "probability" else scores[:, 0] - 0.5
+    chance = np.random.default_rng(0)
+    drawn = [select_rows(scores, np.array([1, 0]), chance, how).rows[0] for _ in range(4_000)]
+    assert np.bincount(drawn, minlength=3) / len(drawn) == pytest.approx(weights / weights.sum(), abs=0.03)
+
+
+def test_the_best_of_a_pile_are_the_same_however_it_is_cut(monkeypatch):
+    """Only the draw itself is by chance: pools and what is topped up must not depend on the parts."""
+    scores = np.random.default_rng(0).normal(size=(200, 3)).round(1)  # many equals
+    scores[:, 0] += 5
+    found = []
+    for at_once in (1, 7, 64, 1000):
+        monkeypatch.setattr(module, "AT_ONCE", at_once)
+        everything = np.array([0, 40, 40])  # of rows that are best for label 0
+        topped = select_rows(scores, everything, np.random.default_rng(0))
+        pooled = select_rows(scores, np.array([5, 5, 5]), np.random.default_rng(0), pool=20)
+        found.append((topped.rows.tolist(), topped.labels.tolist(), pooled.rows.tolist(), pooled.labels.tolist()))
+    assert all(one == found[0] for one in found)
+
+
+@given(st.lists(st.integers(0, 6), max_size=60), st.integers(0, 9), st.integers(1, 9))
+def test_the_best_are_the_first_of_a_stable_sort(values, count, size):
+    best, array = Best(count), np.array(values, dtype=np.float64)
+    for start in range(0, len(array), size):
+        best.meet(array[start : start + size], np.arange(start, min(start + size, len(array))))
+    assert best.rows().tolist() == np.argsort(-array, kind="stable")[:count].tolist()
+
+
+def test_an_ensemble_asked_for_some_rows_gives_what_it_gives_for_all():
+    scores = [np.random.default_rng(n).normal(size=(50, 3)).astype(np.float32) for n in range(3)]
+    ensemble = Ensemble(scores, [0.2, 0.5, 0.1])
+    whole = ensemble[:]
+    assert np.array_equal(np.concatenate([part for _, part in ensemble.stretches(7)]), whole)
+    assert np.array_equal(ensemble[np.array([9, 3])], whole[[9, 3]])

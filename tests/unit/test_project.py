@@ -11,10 +11,11 @@ import clozify
 
 PACKAGE = Path(clozify.__file__).parent
 ORDER = """
-errors pattern task settings recipe progress hub files data tokens encode packing verbalize cloze replay classifier
-questions metrics losses training steps baselines run trackers memory plan bench executors rewriting backtranslation
-augment semisupervised members generations final comparison pet pretraining estimate check predictions zeroshot
-predict candidates findwords demo reproduce report estimator studio cli __main__
+errors arrays pattern task settings recipe progress hub files data tokens encode packing verbalize adapters cloze
+precision replay classifier questions metrics losses training steps baselines run trackers memory plan bench executors
+pile rewriting backtranslation augment semisupervised members softlabels generations final comparison sources
+usefulness report pet pretraining estimate check predictions zeroshot predict suggest push candidates findwords demo
+reproduce estimator studio cli __main__
 """.split()
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

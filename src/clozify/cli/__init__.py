@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clozify.cli import questions as questions  # the commands enter the application when they are imported
+from clozify.cli import report as report
 from clozify.cli import reproduce as reproduce
 from clozify.cli import studio as studio
 from clozify.cli import training as training

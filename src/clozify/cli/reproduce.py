@@ -58,7 +58,7 @@ def reproduce(
     as_json: JsonOption = False,
 ) -> None:
     """Run a table or figure of the paper, or some of its cells, and show it beside the paper's values."""
-    from clozify.report.exhibits import show_costs, show_exhibit
+    from clozify.reproduce.terminal import show_costs, show_exhibit
     from clozify.reproduce.work import costs
     from clozify.reproduce.work import reproduce as work
 

@@ -50,6 +50,10 @@ def train(
     ] = None,
     recipe: RecipeOption = "paper",
     settings: SetOption = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(help="'lora': members are small adapters on one frozen model (pip install 'clozify[peft]')."),
+    ] = None,
     examples: ExamplesOption = None,
     tracker: Annotated[
         list[str] | None, typer.Option(help="A tracker that Accelerate knows: tensorboard, wandb, mlflow, ...")
@@ -70,7 +74,8 @@ def train(
     from clozify.recipe import load_recipe
     from clozify.task import load_task
 
-    loaded, how = load_task(task), load_recipe(recipe, settings or [])
+    asked_for = [*(settings or []), *([] if adapter is None else [f"adapter.method={adapter}"])]
+    loaded, how = load_task(task), load_recipe(recipe, asked_for)
     column_of = mapping_of(mapping)
 
     from clozify.pet import prepare
@@ -105,6 +110,7 @@ def train(
         print_json(found)
     else:
         show_run(Console(), found)
+        typer.echo(f"The report is in {output / 'report.html'}.")
 
 
 @app.command()

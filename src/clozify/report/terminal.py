@@ -260,7 +260,7 @@ def show_demo(console: Console, found: dict[str, Any]) -> None:
     gain = 100 * (pet["classifier"]["accuracy"] - found["supervised"]["supervised"]["accuracy"])
     console.print(Text(f"PET against supervised training on the same labels: {gain:+.1f} points of accuracy."))
     run = f"{found['output']}/pet"
-    console.print(Text(f"The run is in {run}; use its classifier with:"))
+    console.print(Text(f"The run is in {run}, its report in {run}/report.html; use its classifier with:"))
     console.print(Text(f"  clozify predict {run} --data builtin:test"), soft_wrap=True)
 
 
@@ -296,3 +296,36 @@ def show_plan(console: Console, cost: dict[str, Any]) -> None:
         console.print(f"{cost['classifiers']} classifiers, each {cost['steps_a_classifier']:,} steps.")
     time_needed = f"{minutes / 60:,.1f} hours" if minutes > 90 else f"{minutes:,.0f} minutes"
     console.print(f"About {time_needed} on this machine and {cost['disk_mib']:,.0f} MiB on disk.")
+
+
+def show_comparison(console: Console, found: dict[str, Any]) -> None:
+    """Several runs, a line each."""
+    table = Table("run", "method", box=None, pad_edge=False)
+    for name in ("labelled", "accuracy", "macro-F1", "against the first"):
+        table.add_column(name, justify="right")
+    for run in found["runs"]:
+        main = run["main"]
+        cells = [f"{percent(main[key])}{_plus(main, key)}" for key in ("accuracy", "macro_f1")] if main else ["", ""]
+        difference = "" if run["difference"] is None else f"{100 * run['difference']:+.1f}"
+        table.add_row(Text(run["run"]), run["method"], f"{run['labelled']:,}", *cells, difference)
+    console.print(table)
+    show_remarks(console, found["notes"])
+
+
+def _plus(numbers: dict[str, Any], key: str) -> str:
+    return f" ±{percent(numbers[f'{key}_std'])}" if f"{key}_std" in numbers else ""
+
+
+def show_suggestions(console: Console, found: dict[str, Any]) -> None:
+    """The rows to label next, and what to do with them."""
+    table = Table("id", "text", "so far taken for", box=None, pad_edge=False)
+    for row in found["rows"]:
+        table.add_row(Text(str(row["id"])), Text(row["text"][:80]), Text(row["prediction"]))
+    console.print(table)
+    show_remarks(console, found["warnings"])
+    console.print(
+        Text(
+            f"{len(found['rows'])} rows are in {found['output']}: fill in the column '{found['label']}' and give the "
+            "file to --labeled. Rows that you leave empty are ignored."
+        )
+    )

@@ -69,8 +69,8 @@ def finetune(
     accelerator: Any,
     watch: Watch = UNWATCHED,
 ) -> list[float]:
-    """Train the model for one pair; without unlabelled rows it is the recipe's `finetune_without_lm`."""
-    settings = recipe.finetune if unlabeled is not None else recipe.finetune_without_lm
+    """Train the model, or its adapter, for one pair; without unlabelled rows by the recipe's `finetune_without_lm`."""
+    settings = recipe.of_member(with_lm=unlabeled is not None)
     chance = seed_everything(seed)
     draw = endless(len(labeled), settings.rows_a_step, chance)
     help_from = None

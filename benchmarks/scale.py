@@ -1,0 +1,205 @@
+"""Do time and memory of a whole run grow with the pile?
+
+A really tiny model goes through PET and iPET's draw over piles of short rows: reading, fingerprints and overlap, two
+members that are trained and score the pile, the draw, the soft labels, a classifier trained on them. Each pile has a
+process of its own. Printed are each stage's seconds and its peak of memory beyond what the process had once the model
+was loaded.
+
+Memory is what belongs to the process alone (RssAnon in /proc/self/status, looked at a hundred times a second). Pages
+of files that are mapped, such as the rows, the tokens and the scores, are not counted: the system takes them back
+when somebody else needs the room. `mapped` is the most of them that was there at a time.
+
+    python benchmarks/scale.py [--rows 10000,100000,1000000,10000000] [--members 1] [--scores float16] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+TASK = """
+name = "short"
+fields = ["text"]
+patterns = [PATTERNS]
+[labels]
+good = "good"
+bad = "bad"
+"""
+PATTERNS = ["It was {mask}. {text}", "{text} It was {mask}."]  # a member each
+SETTINGS = [
+    "repetitions=1",
+    "finetune.max_steps=20",
+    "distill.max_steps=200",
+    "max_seq_length=32",
+    "ipet.generations=1",
+]
+WORDS = [first + last for first in ("bo", "ka", "li", "mu", "ne", "ro", "sa", "ti") for last in ("ba", "dek", "fin")]
+SHARD = 250_000  # rows a file
+
+
+def make_model(folder: Path) -> Path:
+    """A model of one layer, sixteen numbers a token, and a vocabulary that holds the rows' words alone."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    transformers.utils.logging.disable_progress_bar()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = specials + WORDS + ["it", "was", "good", "bad", ".", "the", "world", "12", "i", "'", "m", "a", "b"]
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", vocabulary.index("[CLS]")), ("[SEP]", vocabulary.index("[SEP]"))],
+    )
+    named = dict(zip(["pad_token", "unk_token", "cls_token", "sep_token", "mask_token"], specials, strict=True))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+def make_rows(folder: Path, rows: int) -> Path:
+    """A folder of Parquet files with short rows, written a file at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    chance, words = np.random.default_rng(0), np.array(WORDS)
+    for start in range(0, rows, SHARD):
+        count = min(SHARD, rows - start)
+        lengths = chance.integers(3, 10, count)
+        drawn = words[chance.integers(0, len(WORDS), int(lengths.sum()))].tolist()
+        ends = np.cumsum(lengths).tolist()
+        texts = [" ".join(drawn[first:last]) for first, last in zip([0, *ends], ends, strict=False)]
+        pq.write_table(pa.table({"text": texts}), folder / f"{start // SHARD:05}.parquet")
+    return folder
+
+
+class Memory:
+    """The process's memory, looked at again and again by a thread; every stage knows its own peak."""
+
+    def __init__(self) -> None:
+        self.peak = self.mapped = 0.0
+        self.stages: dict[str, tuple[float, float]] = {}  # name -> (seconds, peak in MiB)
+        threading.Thread(target=self._watch, daemon=True).start()
+        self.before, _ = self.now()
+
+    @staticmethod
+    def now() -> tuple[float, float]:
+        """(of the process alone, of mapped files), in MiB."""
+        status = Path("/proc/self/status").read_text()
+        alone, files = (int(status.split(f"{name}:")[1].split()[0]) / 1024 for name in ("RssAnon", "RssFile"))
+        return alone, files
+
+    def _watch(self) -> None:
+        while True:
+            alone, files = self.now()
+            self.peak, self.mapped = max(self.peak, alone), max(self.mapped, files)
+            time.sleep(0.01)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time what happens here, and note its peak."""
+        self.peak = self.now()[0]
+        began = time.monotonic()
+        yield
+        self.stages[name] = time.monotonic() - began, max(self.peak, self.now()[0]) - self.before
+
+
+def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[str, Any]:
+    """Each stage's seconds and MiB, for one pile."""
+    import datasets
+
+    datasets.config.HF_DATASETS_CACHE = str(folder / "cache")
+    from clozify.arrays import mapped
+    from clozify.bench import Bench
+    from clozify.final import train_classifiers
+    from clozify.members import first_jobs, train_members
+    from clozify.pet import prepare
+    from clozify.run import RunFolder
+    from clozify.softlabels import write_soft_labels
+    from clozify.steps.iterate import counts_to_draw, iterate
+    from clozify.task import parse_task
+
+    task = parse_task(TASK.replace("PATTERNS", ", ".join(f'"{pattern}"' for pattern in PATTERNS[:count])))
+    few = [{"text": f"{word} {word}", "label": name} for word in WORDS[:10] for name in ("good", "bad")]
+    (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in few))
+    settings = [*SETTINGS, f"scores_dtype={scores}"]
+    given: dict[str, Any] = {"labeled": folder / "few.jsonl", "model": model, "settings": settings, "device": "cpu"}
+    warm = Bench(prepare(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **given), RunFolder(folder / "warm"))
+    train_members(warm, first_jobs(warm.plan))  # the model and all libraries are loaded
+    memory = Memory()
+    with memory.stage("read"):
+        plan = prepare(task, unlabeled=data, **given)
+    with memory.stage("keys"):
+        plan.shared_key  # noqa: B018
+    with RunFolder(folder / "run") as run_folder:
+        bench = Bench(plan, run_folder)
+        with memory.stage("members"):
+            members = train_members(bench, first_jobs(plan))
+        weights = [1.0] * len(members)
+        with memory.stage("draw"):
+            pile = {n: mapped(member["folder"] / "pile.npy") for n, member in enumerate(members)}
+            wanted, _ = counts_to_draw(np.array([10, 10]), 3, len(plan.unlabeled or []), plan.recipe.ipet)
+            iterate(pile, weights, wanted, plan.recipe.ipet, np.arange(count), np.random.default_rng(0), False)
+        with memory.stage("labels"):
+            soft = write_soft_labels(bench, members, weights)
+        with memory.stage("classifier"):
+            train_classifiers(bench, soft)
+        disk = sum(file.stat().st_size for file in (folder / "run").rglob("*") if file.is_file()) / 2**20
+    return {"stages": memory.stages, "mapped": memory.mapped, "disk": disk}
+
+
+def main(
+    rows: Annotated[str, typer.Option(help="Sizes, with commas between them.")] = "10000,100000,1000000",
+    scores: Annotated[str, typer.Option(help="float32 or float16.")] = "float32",
+    members: Annotated[int, typer.Option(min=1, max=2, help="Models that score the pile.")] = 2,
+    folder: Annotated[Path | None, typer.Option(help="Where the files go for the time of the run.")] = None,
+) -> None:
+    """Print each stage's seconds and MiB for each number of rows."""
+    context = multiprocessing.get_context("spawn")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    for place, count in enumerate(map(int, rows.split(","))):
+        with tempfile.TemporaryDirectory(dir=folder) as name, ProcessPoolExecutor(1, mp_context=context) as pool:
+            data = make_rows(Path(name) / "rows", count)
+            model = make_model(Path(name) / "model")
+            found = pool.submit(run, data, model, Path(name), scores, members).result()
+        stages = found["stages"]
+        if not place:
+            heads = ["rows", *stages, "seconds", "MiB beyond the model", "mapped MiB", "disk MiB"]
+            print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+        cells = [f"{seconds:,.1f} s, {mib:,.0f} MiB" for seconds, mib in stages.values()]
+        numbers = [
+            sum(s for s, _ in stages.values()),
+            max(m for _, m in stages.values()),
+            found["mapped"],
+            found["disk"],
+        ]
+        print(f"| {' | '.join([f'{count:,}', *cells, *(f'{number:,.0f}' for number in numbers)])} |", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

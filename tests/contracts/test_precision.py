@@ -1,0 +1,33 @@
+"""bf16 on a CPU, where it runs at all, labels rows as float32 does."""
+
+import numpy as np
+import pytest
+
+from clozify import precision
+from clozify.precision import try_bf16
+from clozify.questions import ask
+from clozify.steps.annotate import annotate
+
+
+def test_where_bf16_runs_its_scores_agree_with_float32(tiny_folder, tiny, rows):
+    """Scores that are far off would label the pile otherwise, at a gain in speed."""
+    trial = try_bf16(str(tiny_folder("bert")), 1)
+    if trial.problem:
+        pytest.skip(f"bf16 on this CPU: {trial}")
+    assert trial.gain > 0
+    assert 0 < trial.difference < precision.CLOSE
+    model = tiny("bert")
+    questions = ask(model, rows.task)
+
+    def scores():
+        return np.concatenate([part for _, part in annotate(model, questions, rows, 40)], axis=1)
+
+    expected = scores()
+    model.precision = "bf16"
+    try:
+        found = scores()
+    finally:
+        model.precision = "float32"
+    assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    assert not np.array_equal(found, expected)
+    assert np.array_equal(scores(), expected)

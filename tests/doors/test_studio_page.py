@@ -106,6 +106,8 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_pat
     playwright.expect(page.locator("#log")).to_have_count(1, timeout=SOON)
     assert "done in" in page.locator("#log").inner_text()
 
+    page.frame_locator("iframe").get_by_text("clozify report").first.wait_for()
+
     page.get_by_role("tab", name="4 Try").click()
     page.get_by_role("textbox", name="text", exact=True).fill("a fine game <b>for all</b>")
     page.get_by_role("button", name="Classify").click()

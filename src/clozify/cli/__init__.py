@@ -12,6 +12,7 @@ from clozify.cli import questions as questions  # the commands enter the applica
 from clozify.cli import report as report
 from clozify.cli import reproduce as reproduce
 from clozify.cli import serving as serving
+from clozify.cli import studio as studio
 from clozify.cli import training as training
 from clozify.cli.options import app
 from clozify.errors import ClozifyError

@@ -105,7 +105,7 @@ def train(
         print_json(found)
     else:
         show_run(Console(), found)
-        typer.echo(f"The report is in {output / 'report.html'}.")
+        typer.echo(f"The report is in {output}/report.html.")
 
 
 @app.command()

@@ -390,7 +390,7 @@ def test_a_saved_estimator_is_a_plain_folder_that_loads_and_predicts_the_same(re
     estimator.save(tmp_path / "deep" / "saved")
     loaded = PetClassifier.load(tmp_path / "deep" / "saved")
     files = {path.suffix for path in (tmp_path / "deep" / "saved").rglob("*") if path.is_file()}
-    assert files <= {".json", ".safetensors", ".toml", ".txt", ".npy"}
+    assert files <= {".json", ".safetensors", ".toml", ".txt", ".npy", ".md"}
     assert np.array_equal(loaded.predict_proba(PILE), estimator.predict_proba(PILE))
     assert np.array_equal(loaded.predict(PILE), estimator.predict(PILE))
     assert loaded.classes_.dtype == estimator.classes_.dtype

@@ -25,6 +25,7 @@ from clozify.task import Verbalizer
 from clozify.verbalize import SplitWord, verbalize
 
 MAX_LENGTH = 64  # tokens of a row that are read here, as by the recipe `quick`
+FEW = 4  # rows that the model's own words come from
 KEPT = 256  # answers that are remembered
 
 
@@ -132,7 +133,8 @@ class Looker:
         """The words that the model itself would put in the mask's place."""
         key = (template.pattern.text, of_rows)
         if rows is None or key not in self._said:
-            self._said[key] = top_words(self.model, template, rows)
+            few = None if rows is None else rows.select(range(min(FEW, len(rows))))
+            self._said[key] = top_words(self.model, template, few)
         return self._said[key]
 
     def _score(

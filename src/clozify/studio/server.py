@@ -151,6 +151,7 @@ def serve(session: Session, port: int = 0, told: Callable[[str], None] = print) 
         _ = session.looker  # the model is loaded before anybody asks, and a wrong name is told now
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2))
         signal.signal(signal.SIGTERM, _leave)
+        door.listen()  # whoever opens the address now waits, and is not turned away
         told(f"http://{HOSTS[0]}:{port}/?key={key}")
         try:
             server.run(sockets=[door])  # raises the signal that stopped it once more

@@ -82,6 +82,10 @@ class Rows:
         """Whether there is a label column."""
         return self.column_of[self.task.label] in self._dataset.column_names
 
+    def table(self) -> Any:
+        """All columns of the rows as an Arrow table in memory."""
+        return self._dataset[:] if self._whole is None else _picked(self._dataset, self._whole[1])
+
     def stretches(self, size: int = STRETCH) -> Iterator[tuple[int, int]]:
         """The borders of consecutive stretches of rows."""
         for start in range(0, len(self), size):

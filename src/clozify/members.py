@@ -58,7 +58,7 @@ def untrained(bench: Bench) -> dict[str, Any]:
         with folder.writing("untrained", key) as beside:
             (beside / "untrained.json").write_text(json.dumps(found, indent=2))
     result: dict[str, Any] = json.loads(place.read_text())
-    return result
+    return result | {"job": key}
 
 
 def _scored(bench: Bench, questions: Questions, rows: Rows) -> NDArray[np.float32]:

@@ -230,7 +230,7 @@ def _pet(bench: Bench) -> dict[str, Any]:
         plan.warnings.append(
             "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
         )
-    metrics: dict[str, Any] = {"untrained": {name: before[name] for name in before if name != "test"}}
+    metrics: dict[str, Any] = {"untrained": {name: before[name] for name in before if name not in ("test", "seconds")}}
     keep = plan.unlabeled is None or not plan.recipe.distillation
     if plan.method == "ipet":
         members, metrics["generations"] = train_generations(bench, of_pairs, keep)

@@ -11,12 +11,11 @@ from clozify.data import Rows
 
 
 def packed(rows: Rows) -> dict[str, Any]:
-    """Everything of the rows, in memory; what they were selected from stays behind."""
+    """Everything of the rows, in memory; what they were selected from, and their numbers there, stay behind."""
     known = {name: value for name, value in vars(rows).items() if name not in ("_dataset", "_whole")}
-    known["numbers"] = rows.numbers
     if rows._whole is not None and "labels" in vars(rows._whole[0]):  # one naming of the labels for the whole file
         known["labels"] = rows.labels
-    return known | {"table": rows._dataset[:], "info": rows._dataset.info}
+    return known | {"table": rows.table(), "info": rows._dataset.info}
 
 
 def unpacked(parcel: dict[str, Any]) -> Rows:

@@ -18,7 +18,8 @@ def stages(run: Run) -> list[dict[str, Any]]:
     """Each stage's name, models, and seconds, `None` where they were not written down."""
     found: list[dict[str, Any]] = []
     if "untrained" in run.metrics:
-        seconds = run.metrics["untrained"].get("seconds")
+        job = run.folder / "untrained" / run.metrics["untrained"]["job"] / "untrained.json"
+        seconds = json.loads(job.read_text()).get("seconds") if job.exists() else None
         found.append({"stage": "scoring the labelled and test rows before training", "models": 0, "seconds": seconds})
     if generations := run.metrics.get("generations"):
         for told in generations:

@@ -18,7 +18,7 @@ def stages(run: Run) -> list[dict[str, Any]]:
     """Each stage's name, models, and seconds, `None` where they were not written down."""
     found: list[dict[str, Any]] = []
     if "untrained" in run.metrics:
-        job = run.folder / "untrained" / run.metrics["untrained"]["job"] / "untrained.json"
+        job = run.folder / "untrained" / run.metrics["untrained"].get("job", "") / "untrained.json"
         seconds = json.loads(job.read_text()).get("seconds") if job.exists() else None
         found.append({"stage": "scoring the labelled and test rows before training", "models": 0, "seconds": seconds})
     if generations := run.metrics.get("generations"):

@@ -86,9 +86,10 @@ class Lease:
 
     def _held(self) -> dict[str, str] | None:
         content = self.store.read(LOCK)
-        if content is None:
+        try:
+            held: dict[str, str] | None = None if content is None else json.loads(content)
+        except ValueError:  # cut off in the middle of writing
             return None
-        held: dict[str, str] = json.loads(content)
         return held
 
     def _write(self) -> None:

@@ -72,6 +72,8 @@ class Store:
             return content
         except FileNotFoundError:
             return None
+        except Exception as error:
+            raise RunError(f"The store '{self.address}' does not answer: {_told(error)}") from None
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file."""
@@ -95,7 +97,10 @@ class Store:
     def get(self, name: str, target: Path) -> None:
         """Fetch a file."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        self.fs.get_file(f"{self.root}/{name}", str(target))
+        try:
+            self.fs.get_file(f"{self.root}/{name}", str(target))
+        except Exception as error:
+            raise RunError(f"The store '{self.address}' lacks '{name}': {_told(error)}") from None
 
     def push(self, name: str, source: Path) -> None:
         """Copy a folder to the store; it counts when its last file is there."""

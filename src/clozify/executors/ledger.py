@@ -9,7 +9,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -36,7 +35,7 @@ class Ledger:
         self.waiting.append(place)
         self.say(f"{self.works[place].name}  found no memory left; going on with {workers} at once")
 
-    def failed(self, place: int, reason: str, log: Path) -> None:
+    def failed(self, place: int, reason: str, log: str) -> None:
         """A piece is to be done again; the third time the run ends."""
         self.waiting.append(place)
         self._failures[place] += 1

@@ -88,7 +88,7 @@ class Processes:
                     ledger.without_memory(place, len(self.helpers))
                     continue
                 self.helpers.append(None)
-                ledger.failed(place, heard.said, helper.log)
+                ledger.failed(place, heard.said, f"{bench.folder.address}/workers/{helper.log.name}")
 
     def _heard(self) -> list[_Helper]:
         """The helpers that have something to say, once there is one."""

@@ -150,7 +150,11 @@ class Ray:
                 raise RunError(f"There is no Ray cluster at '{self.address}': {_first(error)}") from None
         ray.util.register_serializer(Rows, serializer=packed, deserializer=unpacked)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        self.share = share_of(nodes, self.devices, self.at_once)
+        try:
+            self.share = share_of(nodes, self.devices, self.at_once)
+        except RunError:
+            self.__exit__()
+            raise
         self.hands = [None] * self.share.workers
         return self
 
@@ -159,7 +163,8 @@ class Ray:
 
         for hand in self.hands:
             if hand is not None:
-                ray.kill(hand.actor)
+                with suppress(ray.exceptions.RayError):
+                    ray.kill(hand.actor)
         if self.signed is not None:
             self.signed.unlink(missing_ok=True)
         ray.util.deregister_serializer(Rows)
@@ -200,7 +205,7 @@ class Ray:
                     ledger.left -= 1
                     yield place, found.said
                 else:
-                    self._failed(ledger, hand, place, found)
+                    self._failed(bench, ledger, hand, place, found)
 
     def _heard(self, reference: Any) -> tuple[Answer, list[tuple[str, str]]]:
         """What a worker has answered; also where it has died."""
@@ -217,7 +222,7 @@ class Ray:
         answered: tuple[Answer, list[tuple[str, str]]] = found
         return answered
 
-    def _failed(self, ledger: Ledger, hand: _Hand, place: int | None, found: Answer) -> None:
+    def _failed(self, bench: Bench, ledger: Ledger, hand: _Hand, place: int | None, found: Answer) -> None:
         """A worker that is not to be trusted any more goes; its piece is done by another."""
         import ray
 
@@ -227,18 +232,19 @@ class Ray:
         with hand.log.open("a", encoding="utf-8") as log:
             log.write(found.story)
         self.hands.remove(hand)
+        shown = f"{bench.folder.address}/workers/{hand.log.name}"
         if found.kind == "memory" and self.hands and place is not None:  # fewer at a time will do
             ledger.without_memory(place, len(self.hands))
             return
         self.hands.append(None)
         if place is not None:
-            ledger.failed(place, found.said, hand.log)
+            ledger.failed(place, found.said, shown)
             return
         self.bad_starts += 1
         if self.bad_starts == ATTEMPTS:
             raise RunError(
                 f"{ATTEMPTS} workers in a row could not be started on the cluster, at last with: "
-                f"{found.story.strip().splitlines()[-1]}; see {hand.log}. Every machine needs clozify {__version__} "
+                f"{found.story.strip().splitlines()[-1]}; see {shown}. Every machine needs clozify {__version__} "
                 "and the model."
             )
 

@@ -48,6 +48,7 @@ class Rows:
         self._dataset = dataset.with_format("arrow")
         # the rows of the file that these were selected from, and which of them these are
         self._whole: tuple[Rows, NDArray[np.int64]] | None = None
+        self._numbers: NDArray[np.int64] | None = None  # in the file, where the rows have come without it
         self._check_columns(named=set(column_of or {}))
 
     def _check_columns(self, named: set[str]) -> None:
@@ -136,6 +137,8 @@ class Rows:
 
     def numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Each row's number in the file that it comes from."""
+        if self._whole is None and self._numbers is not None:
+            return self._numbers[start:stop]
         if self._whole is None:
             return np.arange(start, len(self) if stop is None else stop)
         return self._whole[1][start:stop]

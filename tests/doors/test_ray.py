@@ -92,6 +92,7 @@ def test_a_cluster_leaves_the_same_run_as_one_process_though_a_worker_is_killed(
     assert f"Worker PID: {killed[0]}" in logs[0] or f"pid: {killed[0]}" in logs[0]
 
 
+@pytest.mark.slow
 def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monkeypatch, capsys):
     """The promise itself, with the built-in model and the command that people give."""
     import pandas as pd

@@ -52,7 +52,9 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
     }  # fmt: skip
     described = json.loads(json.dumps(described))
     metrics = {"warnings": [], "rows": kinds, "run": key_of(**described), "method": method}
-    metrics["untrained"] = {"accuracy_on_labeled": [0.5] * pairs, "seconds": 1.0}
+    metrics["untrained"] = {"accuracy_on_labeled": [0.5] * pairs, "job": "before"}
+    (folder / "untrained" / "before").mkdir(parents=True)
+    (folder / "untrained" / "before" / "untrained.json").write_text('{"seconds": 1.0}')
     if tested:
         found = [evaluate(truth, truth, len(names))] * pairs
         metrics["unsupervised"] = {"accuracy": 0.5, "macro_f1": 0.5, "pairs": found}

@@ -137,11 +137,9 @@ class Rows:
 
     def numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Each row's number in the file that it comes from."""
-        if self._whole is None and self._numbers is not None:
-            return self._numbers[start:stop]
-        if self._whole is None:
-            return np.arange(start, len(self) if stop is None else stop)
-        return self._whole[1][start:stop]
+        stop = len(self) if stop is None else stop
+        chosen = np.arange(start, stop) if self._whole is None else self._whole[1][start:stop]
+        return chosen if self._numbers is None else self._numbers[chosen]
 
     def _column(self, name: str, start: int, stop: int) -> Any:
         if name not in self._dataset.column_names:

@@ -37,8 +37,8 @@ def fitted(task: Task) -> Classifier:
     encoded = classifier.encode(labeled)
     hook = head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     with torch.inference_mode():
-        for row in np.arange(len(encoded)):
-            classifier.scores(encoded.batch(row[None]))
+        for row in range(len(encoded)):
+            classifier.scores(encoded.batch(np.array([row])))
     hook.remove()
     found = LogisticRegression(C=10, max_iter=500).fit(torch.cat(seen).numpy(), labeled.labels)
     with torch.no_grad():

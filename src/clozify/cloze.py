@@ -23,7 +23,7 @@ from clozify import hub
 from clozify.adapters import add_adapter, load_adapter, merged, switch_adapter
 from clozify.encode import Batch, passes
 from clozify.errors import ModelError
-from clozify.packing import first_position, read_packed, takes_packed
+from clozify.packing import as_it_is, first_position, read_packed, takes_packed
 from clozify.settings import Adapter
 from clozify.tokens import Tokens
 from clozify.verbalize import LabelWords
@@ -71,7 +71,7 @@ class Head(nn.Module):
         rows = {}
         if ids is not None:
             rows = {
-                name: tensor[ids]
+                name: tensor[ids].to(states.dtype)
                 for name, tensor in self._model.named_parameters()
                 if tensor.shape[0] == self.vocabulary
             }
@@ -105,6 +105,7 @@ class ClozeModel:
         self.tokens = Tokens(tokenizer)
         self.encoder: nn.Module = model.base_model
         self.head = Head(model)
+        self.dtype: torch.dtype = model.dtype  # the head's: on a GPU the encoder is trained in another
         self._words: dict[int, tuple[LabelWords, Tensor, Tensor]] = {}
         accepted = inspect.signature(self.encoder.forward).parameters
         self._typed = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
@@ -187,10 +188,10 @@ class ClozeModel:
         """s(l | x): the mean of the label's words' raw scores, (batch, hidden) -> (batch, labels)."""
         if id(words) not in self._words:  # sent to the device once; held, since another object could take its number
             with torch.inference_mode(False):  # for training too, whoever asked first
-                self._words[id(words)] = (words, self.tensor(words.ids), self.tensor(words.mean).to(self.model.dtype))
+                self._words[id(words)] = (words, self.tensor(words.ids), self.tensor(words.mean).to(self.dtype))
         _, ids, mean = self._words[id(words)]
         with torch.autocast(self.device.type, enabled=False):  # a handful of numbers: always in full precision
-            word_scores = self.head(states.to(self.model.dtype), ids)  # (batch, words)
+            word_scores = self.head(states.to(self.dtype), ids)  # (batch, words)
             scores: Tensor = word_scores @ mean.T
         return scores
 
@@ -199,7 +200,8 @@ class ClozeModel:
         if "row" in inputs:
             hidden: Tensor = read_packed(self.encoder, inputs, self._typed, first_position(self.encoder))[0]
         else:
-            hidden = self.encoder(**{name: inputs[name] for name in self.input_names})[0]
+            with as_it_is(self.encoder):
+                hidden = self.encoder(**{name: inputs[name] for name in self.input_names})[0]
         return hidden[inputs["rows"], inputs["positions"]]
 
     @cached_property

@@ -6,7 +6,8 @@ takes positions and a mask of its own; `takes_packed` finds out by trying.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +73,28 @@ def first_position(encoder: nn.Module) -> int:
 def read_packed(encoder: nn.Module, inputs: Mapping[str, Tensor], typed: bool, first: int) -> Any:
     """What an encoder makes of lines of rows."""
     of = inputs["row"]
+    mask = (of[:, :, None] == of[:, None, :])[:, None]  # (lines, 1, width, width)
+    dtype = next(encoder.parameters()).dtype
+    if dtype != torch.float32:  # as a number to add, once for all layers
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
     given = {
         "input_ids": inputs["input_ids"],
         "position_ids": inputs["positions_in_row"] + first,
-        "attention_mask": (of[:, :, None] == of[:, None, :])[:, None],  # (lines, 1, width, width)
+        "attention_mask": mask,
     }
-    return encoder(**given, **({"token_type_ids": inputs["token_type_ids"]} if typed else {}))
+    with as_it_is(encoder):
+        return encoder(**given, **({"token_type_ids": inputs["token_type_ids"]} if typed else {}))
+
+
+@contextmanager
+def as_it_is(encoder: nn.Module) -> Iterator[None]:
+    """An encoder in bf16 computes in bf16: autocast has nothing to do there."""
+    first = next(encoder.parameters())
+    if first.dtype == torch.float32:
+        yield
+        return
+    with torch.autocast(first.device.type, enabled=False):
+        yield
 
 
 @torch.inference_mode()

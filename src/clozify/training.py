@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from clozify.classifier import Classifier
 from clozify.encode import Batch, Encoded
 from clozify.errors import TrainingError
+from clozify.masters import Masters
 from clozify.packing import line_width
 from clozify.recipe import Dev, Training
 from clozify.replay import FixedStep, Replay
@@ -56,17 +57,23 @@ def endless(rows: int, count: int, chance: np.random.Generator) -> Iterator[NDAr
 
 
 def make_optimizer(
-    module: nn.Module, settings: Training, rate_of: Mapping[nn.Module, float] | None = None
+    module: nn.Module,
+    settings: Training,
+    rate_of: Mapping[nn.Module, float] | None = None,
+    masters: Mapping[nn.Parameter, nn.Parameter] | None = None,
 ) -> torch.optim.Optimizer:
     """AdamW without weight decay on biases and layer norms (as Transformers' scripts of the paper's time).
 
-    `rate_of` gives parts of the module a learning rate of their own. Each group knows its `peak` rate.
+    `rate_of` gives parts of the module a learning rate of their own, `masters` the weights to change in the place of
+    others. Each group knows its `peak` rate.
     """
+    behind = masters or {}
     own = {parameter: rate for part, rate in (rate_of or {}).items() for parameter in part.parameters()}
     device = next(module.parameters()).device
     groups: list[dict[str, Any]] = []
     for rate in dict.fromkeys([settings.learning_rate, *own.values()]):
         here = [p for p in module.parameters() if p.requires_grad and own.get(p, settings.learning_rate) == rate]
+        here = [behind.get(p, p) for p in here]
         decayed, others = [p for p in here if p.ndim > 1], [p for p in here if p.ndim <= 1]
         for parameters, decay in ((decayed, settings.weight_decay), (others, 0.0)):
             # on a GPU the rate is changed in place, where a recorded step reads it
@@ -96,8 +103,8 @@ def balancing(labels: NDArray[np.int16], count: int) -> Tensor:
 class _Best:
     """The best weights so far, by looks at the development rows."""
 
-    def __init__(self, module: nn.Module, watch: Watch) -> None:
-        self.module, self.watch = module, watch
+    def __init__(self, module: nn.Module, watch: Watch, masters: Masters) -> None:
+        self.module, self.watch, self.masters = module, watch, masters
         self.score, self.waited = -np.inf, 0
         self.weights: dict[str, Tensor] = {}
 
@@ -110,11 +117,7 @@ class _Best:
         self.waited += 1
         if score > self.score:
             self.score, self.waited = score, 0
-            now = self.module.state_dict(keep_vars=True).items()  # what is frozen need not be kept
-            kept = {
-                name: tensor for name, tensor in now if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
-            }
-            self.weights = {name: tensor.detach().clone() for name, tensor in kept.items()}
+            self.weights = self.masters.state()
         return 0 < self.watch.dev.patience <= self.waited
 
 
@@ -133,31 +136,37 @@ def train(
     were best on them are kept, and training may stop early. A `FixedStep` is for a GPU, which replays it.
     """
     steps, decay = settings.steps(rows), settings.decay_steps(rows)
-    optimizer = make_optimizer(module, settings, rate_of)
+    on_gpu = isinstance(loss_of_step, FixedStep)
+    part = getattr(module, "base_model", module) if on_gpu else nn.Module()
+    with Masters(module, part).behind() as masters:
+        optimizer = make_optimizer(module, settings, rate_of, masters.of)
 
-    def finish() -> None:
-        if settings.max_grad_norm:
-            accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        def finish() -> None:
+            masters.take_gradients()
+            if settings.max_grad_norm:
+                accelerator.clip_grad_norm_(masters.parameters(), settings.max_grad_norm)
+            optimizer.step()
+            masters.give_weights()
+            optimizer.zero_grad(set_to_none=True)
+            module.zero_grad(set_to_none=True)
 
-    def set_rate(step: int) -> None:
-        for group in optimizer.param_groups:
-            now = group["peak"] * learning_rate_at(step, decay, settings.warmup_steps)
-            group["lr"] = group["lr"].fill_(now) if isinstance(group["lr"], Tensor) else now
+        def set_rate(step: int) -> None:
+            for group in optimizer.param_groups:
+                now = group["peak"] * learning_rate_at(step, decay, settings.warmup_steps)
+                group["lr"] = group["lr"].fill_(now) if isinstance(group["lr"], Tensor) else now
 
-    def eager(step: int) -> Tensor:
-        assert not isinstance(loss_of_step, FixedStep)
-        with accelerator.autocast():
-            loss = loss_of_step(step)
-        accelerator.backward(loss)
-        finish()
-        return loss.detach()
+        def eager(step: int) -> Tensor:
+            assert not isinstance(loss_of_step, FixedStep)
+            with accelerator.autocast():
+                loss = loss_of_step(step)
+            accelerator.backward(loss)
+            finish()
+            return loss.detach()
 
-    if not isinstance(loss_of_step, FixedStep):
-        return _loop(module, eager, set_rate, steps, settings, watch)
-    with Replay(module, loss_of_step, finish, accelerator.autocast).running() as replay:
-        return _loop(module, lambda _: replay.step(), set_rate, steps, settings, watch)
+        if not isinstance(loss_of_step, FixedStep):
+            return _loop(module, eager, set_rate, steps, settings, watch, masters)
+        with Replay(module, loss_of_step, finish, accelerator.autocast).running() as replay:
+            return _loop(module, lambda _: replay.step(), set_rate, steps, settings, watch, masters)
 
 
 def train_classifier(
@@ -189,9 +198,10 @@ def _loop(
     steps: int,
     settings: Training,
     watch: Watch,
+    masters: Masters,
 ) -> list[float]:
     """Take one step after another, look at the loss now and then, and at the development rows."""
-    best = _Best(module, watch) if watch.look is not None else None
+    best = _Best(module, watch, masters) if watch.look is not None else None
     module.train()
     course: list[float] = []
     total, counted = torch.zeros((), device=next(module.parameters()).device), 0
@@ -211,6 +221,6 @@ def _loop(
         if best is not None and (step % watch.dev.every == 0 or step == steps) and best.look():
             break
     if best is not None and best.weights:
-        module.load_state_dict(best.weights, strict=False)  # what is frozen was not kept
+        masters.load(best.weights)
     module.eval()
     return course

@@ -12,7 +12,8 @@ import clozify
 PACKAGE = Path(clozify.__file__).parent
 ORDER = """
 errors arrays pattern task settings recipe progress hub files data tokens encode packing verbalize adapters cloze
-precision replay masters exported classifier questions metrics losses training steps baselines run lease store trackers memory
+precision replay masters exported classifier questions metrics losses training steps baselines run lease store trackers
+memory
 plan bench executors pile rewriting backtranslation augment semisupervised members softlabels generations final
 comparison sources usefulness report pet pretraining estimate check predictions zeroshot predict suggest push export
 serving candidates findwords demo reproduce estimator studio cli __main__

@@ -24,7 +24,7 @@ from clozify.data import Rows
 from clozify.encode import Batch, Encoded, compile_segments, passes
 from clozify.errors import ModelError
 from clozify.exported import ONNX_FILE, OnnxModel
-from clozify.packing import first_position, pack, read_packed, takes_packed
+from clozify.packing import pack, read_packed, takes_packed
 from clozify.pattern import Pattern, Segment, Slot
 from clozify.recipe import Recipe
 from clozify.replay import FixedStep, padded_width, widened
@@ -94,35 +94,34 @@ class Classifier:
         self,
         drawn: Callable[[], tuple[Batch, dict[str, NDArray[Any]]]],
         loss: Callable[[Tensor, Any], Tensor],
-        line: int | None = None,
+        in_line: bool = False,
     ) -> FixedStep:
         """A training step in shapes that come again and again; `loss` takes the scores and what `drawn` gave beside.
 
-        Rows are padded to a few widths, or lie in lines of the width `line`.
+        Rows are padded to a few widths, or lie in one line, padded to a few lengths.
         """
         names = self.input_names
 
         def arrays() -> dict[str, NDArray[Any]]:
             batch, beside = drawn()
-            if line is not None:
-                packed = pack(batch, line, self.tokens.pad_id)
-                return packed.arrays | {"line": packed.line, "start": packed.start} | beside
+            if in_line:
+                packed = pack(batch, self.tokens.pad_id, in_steps=True)
+                return packed.arrays | {"start": packed.start} | beside
             width = padded_width(batch.input_ids.shape[1], self.max_length)
             fill = {"input_ids": self.tokens.pad_id}
             return {name: widened(getattr(batch, name), width, fill.get(name, 0)) for name in names} | beside
 
         def loss_of(inputs: Mapping[str, Tensor]) -> Tensor:
-            if line is not None:
+            if in_line:
                 return loss(self._scores_of_packed(inputs), inputs)
             return loss(self.model(**{name: inputs[name] for name in names}).logits, inputs)
 
         return FixedStep(arrays, loss_of)
 
     def _scores_of_packed(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The head reads each row's first state, wherever it lies in its line: (rows, labels)."""
-        encoder = self.model.base_model
-        hidden = read_packed(encoder, inputs, self._typed, first_position(encoder))[0]
-        first = hidden[inputs["line"], inputs["start"]][:, None]  # (rows, 1, hidden)
+        """The head reads each row's first state, wherever it lies in the line: (rows, labels)."""
+        hidden = read_packed(self.model.base_model, inputs, self._typed, self.max_length)
+        first = hidden[inputs["start"]][:, None]  # (rows, 1, hidden)
         scores: Tensor = self._head(inputs_embeds=first).logits
         return scores
 
@@ -136,13 +135,13 @@ class Classifier:
 
     @cached_property
     def packs(self) -> bool:
-        """Whether the model scores rows in lines as it scores them by themselves."""
+        """Whether the model scores rows in a line as it scores them by themselves."""
         if not takes_packed(self.model.base_model, self._typed, self.tokens.pad_id):
             return False
         ids = np.arange(16, dtype=np.int64).reshape(2, 8) + self.tokens.pad_id + 1
         batch = Batch(np.arange(2), ids, np.ones_like(ids), np.zeros_like(ids), np.zeros(2, dtype=np.int64))
-        packed = pack(batch, 16, self.tokens.pad_id)
-        arrays = packed.arrays | {"line": packed.line, "start": packed.start}
+        packed = pack(batch, self.tokens.pad_id)
+        arrays = packed.arrays | {"start": packed.start}
         inputs = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
         try:
             with torch.inference_mode():

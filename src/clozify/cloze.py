@@ -10,7 +10,6 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +22,7 @@ from clozify import hub
 from clozify.adapters import add_adapter, load_adapter, merged, switch_adapter
 from clozify.encode import Batch, passes
 from clozify.errors import ModelError
-from clozify.packing import as_it_is, first_position, read_packed, takes_packed
+from clozify.packing import as_it_is, pack, read_packed, takes_packed
 from clozify.settings import Adapter
 from clozify.tokens import Tokens
 from clozify.verbalize import LabelWords
@@ -105,12 +104,11 @@ class ClozeModel:
         self.tokens = Tokens(tokenizer)
         self.encoder: nn.Module = model.base_model
         self.head = Head(model)
-        self.dtype: torch.dtype = model.dtype  # the head's: on a GPU the encoder is trained in another
         self._words: dict[int, tuple[LabelWords, Tensor, Tensor]] = {}
         accepted = inspect.signature(self.encoder.forward).parameters
         self._typed = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
         self._check_head()
-        self._wide = self.device.type == "cuda" and takes_wide_mask(self.encoder)
+        self.packs = takes_packed(self.encoder, self._typed, self.tokens.pad_id)
 
     @property
     def device(self) -> torch.device:
@@ -119,12 +117,24 @@ class ClozeModel:
         return device
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The head's: on a GPU the encoder is trained in another."""
+        *_, last = self.model.parameters()
+        dtype: torch.dtype = last.dtype
+        return dtype
+
+    @property
     def longest(self) -> int:
         """The most tokens that the model reads, special ones included."""
         return longest_of(self.model, self.tokens.tokenizer)
 
     def states(self, batch: Batch, rows: Tensor, positions: Tensor) -> Tensor:
         """The encoder's states at these places of a batch: (places, hidden)."""
+        if self.device.type == "cuda" and self.packs:
+            packed = pack(batch, self.tokens.pad_id)
+            line = {name: self.tensor(array) for name, array in packed.arrays.items()}
+            hidden = read_packed(self.encoder, line, self._typed, int(batch.attention_mask.sum(axis=1).max()))
+            return hidden[self.tensor(packed.start)[rows] + positions]
         gathered: list[Tensor] = []  # (places of a pass, hidden) each
         order: list[Tensor] = []
         lengths = batch.attention_mask.sum(axis=1)
@@ -134,8 +144,6 @@ class ClozeModel:
             lengths[:] = batch.input_ids.shape[1]
         for group, inputs in passes(batch, lengths, self.device.type, self.tokens.pad_id, self._typed):
             given = {name: self.tensor(array) for name, array in inputs.items()}
-            if self._wide and "attention_mask" in given:
-                given["attention_mask"] = wide_mask(given["attention_mask"])
             hidden = self.encoder(**given)[0]
             place = torch.full((len(batch.rows),), -1, device=self.device)
             place[self.tensor(group)] = torch.arange(len(group), device=self.device)
@@ -195,19 +203,16 @@ class ClozeModel:
             scores: Tensor = word_scores @ mean.T
         return scores
 
-    def states_of(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The encoder's states at `rows` and `positions` of a batch that lies on the device: (places, hidden)."""
-        if "row" in inputs:
-            hidden: Tensor = read_packed(self.encoder, inputs, self._typed, first_position(self.encoder))[0]
-        else:
-            with as_it_is(self.encoder):
-                hidden = self.encoder(**{name: inputs[name] for name in self.input_names})[0]
-        return hidden[inputs["rows"], inputs["positions"]]
+    def states_of(self, inputs: Mapping[str, Tensor], longest: int) -> Tensor:
+        """The encoder's states at `rows` and `positions` of a batch that lies on the device: (places, hidden).
 
-    @cached_property
-    def packs(self) -> bool:
-        """Whether the encoder reads several rows in one line."""
-        return takes_packed(self.encoder, self._typed, self.tokens.pad_id)
+        Of a line of rows, `positions` are the line's own.
+        """
+        if "bounds" in inputs:
+            return read_packed(self.encoder, inputs, self._typed, longest)[inputs["positions"]]
+        with as_it_is(self.encoder):
+            hidden: Tensor = self.encoder(**{name: inputs[name] for name in self.input_names})[0]
+        return hidden[inputs["rows"], inputs["positions"]]
 
     @property
     def input_names(self) -> list[str]:
@@ -243,24 +248,6 @@ def longest_of(model: Any, tokenizer: Any) -> int:
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             limit = module.num_embeddings - module.padding_idx - 1
     return min(limit, int(tokenizer.model_max_length))
-
-
-def wide_mask(mask: Tensor) -> Tensor:
-    """Which tokens each token may look at, (batch, 1, width, width), from which tokens there are, (batch, width)."""
-    return mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
-
-
-@torch.inference_mode()
-def takes_wide_mask(encoder: nn.Module) -> bool:
-    """Whether an encoder takes `wide_mask`: given the narrow one, Transformers waits for the device to look at it."""
-    mask = torch.ones(2, 8, dtype=torch.long, device=next(encoder.parameters()).device)
-    mask[1, 5:] = 0
-    ids = torch.arange(16, device=mask.device).view(2, 8)
-    try:
-        narrow, wide = (encoder(input_ids=ids, attention_mask=one)[0] for one in (mask, wide_mask(mask)))
-    except (RuntimeError, ValueError, IndexError, TypeError):
-        return False
-    return torch.allclose(narrow[mask.bool()], wide[mask.bool()], atol=1e-3)
 
 
 def set_attention_dropout(config: Any, dropout: float | None) -> None:

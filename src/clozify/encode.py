@@ -303,19 +303,12 @@ class Encoded:
         attention = (np.arange(width) < at[:, None]).astype(np.int64)
         return Batch(rows, input_ids, attention, types, mask_at)
 
-    def batches(self, token_budget: int, alike: int | None = None) -> Iterator[Batch]:
-        """All rows, those of like length together, at most `token_budget` tokens (padding included) a batch.
-
-        Where `alike` tokens or more have exactly one length they are a batch by themselves: without padding there is
-        no mask, and attention on a GPU is faster.
-        """
+    def batches(self, token_budget: int) -> Iterator[Batch]:
+        """All rows, those of like length together, at most `token_budget` tokens (padding included) a batch."""
         order = np.argsort(-self.lengths, kind="stable")
         lengths = self.lengths[order]
         start = 0
         while start < len(order):
             count = max(1, token_budget // int(lengths[start]))
-            same = int(np.searchsorted(-lengths, -lengths[start], side="right")) - start
-            if alike is not None and same * int(lengths[start]) >= alike:
-                count = min(count, same)
             yield self.batch(order[start : start + count])
             start += count

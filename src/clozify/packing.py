@@ -1,7 +1,7 @@
-"""Several rows end to end in one line of a batch, each looking at itself alone: a GPU then computes no padding.
+"""Rows end to end in one line, each looking at itself alone: a GPU then computes no padding, and reads no mask.
 
-In: a batch of rows. Out: a few lines of one width, and where each row lies in them. An encoder can read them when it
-takes positions and a mask of its own; `takes_packed` finds out by trying.
+In: a batch of rows. Out: the line, and where each row begins in it. An encoder can read it when it takes positions and
+an attention of our own, as those of Transformers do that most people use; `takes_packed` finds out by trying.
 """
 
 from __future__ import annotations
@@ -15,51 +15,86 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
-from clozify.encode import Batch, Encoded
+from clozify.encode import Batch
+
+ATTENTION = "clozify_rows"
+STEP = 128  # lines of training are a multiple of it, long ones of its double: each length is recorded by itself
+LONG = 1024
+HALF = (torch.bfloat16, torch.float16)  # what flash attention computes in
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Lines of rows, and the line and the place in it where each row begins."""
+    """A line of rows, and the place in it where each begins."""
 
-    arrays: dict[str, NDArray[np.int64]]  # each (lines, width)
-    line: NDArray[np.int64]  # (rows,)
+    arrays: dict[str, NDArray[Any]]  # (1, tokens) each, and `bounds`, (rows + 1,)
     start: NDArray[np.int64]  # (rows,)
 
 
-def line_width(*sets: Encoded) -> int:
-    """How wide lines are for such rows: one row of the greatest length fits, short ones fill it well."""
-    longest = max(encoded.max_length for encoded in sets)
-    usual = max(float(np.mean(encoded.lengths)) for encoded in sets)
-    return longest if 3 * usual <= longest else 2 * longest
-
-
-def pack(batch: Batch, width: int, pad_id: int) -> Packed:
-    """Lay rows into lines of a width, the longest first, each into the first line with room."""
+def pack(batch: Batch, pad_id: int, in_steps: bool = False) -> Packed:
+    """Lay rows end to end; `in_steps`, padding follows as one more row, up to one of a few lengths."""
     lengths = batch.attention_mask.sum(axis=1)
-    line, start = np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64)
-    filled: list[int] = []
-    for row in np.argsort(-lengths, kind="stable"):
-        place = next((n for n, taken in enumerate(filled) if taken + lengths[row] <= width), len(filled))
-        if place == len(filled):
-            filled.append(0)
-        line[row], start[row] = place, filled[place]
-        filled[place] += int(lengths[row])
+    ends = np.cumsum(lengths)
+    tokens, bounds = int(ends[-1]), [0, *ends]
+    if in_steps:
+        step = STEP if tokens < LONG else 2 * STEP
+        tokens = (tokens // step + 1) * step  # at least one token of padding: a row without any is not for a kernel
+        bounds.append(tokens)
     rows, within = np.nonzero(batch.attention_mask)
-    at = line[rows], start[rows] + within
-    shape = (len(filled), width)
-    arrays = {
-        "input_ids": np.full(shape, pad_id, dtype=np.int64),
-        "token_type_ids": np.zeros(shape, dtype=np.int64),
-        "positions_in_row": np.zeros(shape, dtype=np.int64),
-        "row": np.full(shape, -1, dtype=np.int64),  # whose token it is
+    start = ends - lengths
+    at = start[rows] + within
+    arrays: dict[str, NDArray[Any]] = {
+        "input_ids": np.full((1, tokens), pad_id, dtype=np.int64),
+        "token_type_ids": np.zeros((1, tokens), dtype=np.int64),
+        "positions_in_row": np.zeros((1, tokens), dtype=np.int64),
+        "bounds": np.array(bounds, dtype=np.int32),
     }
-    arrays["input_ids"][at] = batch.input_ids[rows, within]
-    arrays["token_type_ids"][at] = batch.token_type_ids[rows, within]
-    arrays["positions_in_row"][at] = within
-    arrays["row"][at] = rows
-    return Packed(arrays, line, start)
+    arrays["input_ids"][0, at] = batch.input_ids[rows, within]
+    arrays["token_type_ids"][0, at] = batch.token_type_ids[rows, within]
+    arrays["positions_in_row"][0, at] = within
+    return Packed(arrays, start)
+
+
+def attend(
+    _: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    __: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    *,
+    cu_seq_lens_q: Tensor,
+    max_length_q: int,
+    **___: Any,
+) -> tuple[Tensor, None]:
+    """Each row's attention to itself, (1, heads, tokens, size) -> (1, tokens, heads, size), as Transformers asks."""
+    if query.is_cuda and query.dtype in HALF:
+        rows = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))  # (tokens, heads, size)
+        bounds, longest = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
+        found = torch.ops.aten._flash_attention_forward(*rows, *bounds, *longest, dropout, False, False, scale=scaling)
+        return found[0][None], None
+    places = torch.arange(query.shape[2], dtype=cu_seq_lens_q.dtype, device=query.device)
+    of = torch.searchsorted(cu_seq_lens_q, places, right=True)  # whose token it is
+    mask = (of[:, None] == of[None, :])[None, None]
+    out = functional.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
+    return out.transpose(1, 2), None
+
+
+@contextmanager
+def _attending(encoder: Any) -> Iterator[None]:
+    """Within, the encoder's attention is `attend`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, attend)
+    before = encoder.config._attn_implementation
+    encoder.config._attn_implementation = ATTENTION
+    try:
+        yield
+    finally:
+        encoder.config._attn_implementation = before
 
 
 def first_position(encoder: nn.Module) -> int:
@@ -70,20 +105,17 @@ def first_position(encoder: nn.Module) -> int:
     return 0
 
 
-def read_packed(encoder: nn.Module, inputs: Mapping[str, Tensor], typed: bool, first: int) -> Any:
-    """What an encoder makes of lines of rows."""
-    of = inputs["row"]
-    mask = (of[:, :, None] == of[:, None, :])[:, None]  # (lines, 1, width, width)
-    dtype = next(encoder.parameters()).dtype
-    if dtype != torch.float32:  # as a number to add, once for all layers
-        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+def read_packed(encoder: nn.Module, inputs: Mapping[str, Tensor], typed: bool, longest: int) -> Tensor:
+    """An encoder's states for a line of rows of at most `longest` tokens: (tokens, hidden)."""
     given = {
         "input_ids": inputs["input_ids"],
-        "position_ids": inputs["positions_in_row"] + first,
-        "attention_mask": mask,
+        "position_ids": inputs["positions_in_row"] + first_position(encoder),
+        "cu_seq_lens_q": inputs["bounds"],
+        "max_length_q": max(longest, 2 * STEP),
     }
-    with as_it_is(encoder):
-        return encoder(**given, **({"token_type_ids": inputs["token_type_ids"]} if typed else {}))
+    with _attending(encoder), as_it_is(encoder):
+        states: Tensor = encoder(**given, **({"token_type_ids": inputs["token_type_ids"]} if typed else {}))[0]
+    return states.squeeze(0)
 
 
 @contextmanager
@@ -99,19 +131,29 @@ def as_it_is(encoder: nn.Module) -> Iterator[None]:
 
 @torch.inference_mode()
 def takes_packed(encoder: nn.Module, typed: bool, pad_id: int) -> bool:
-    """Whether an encoder's states are the same for rows in lines as for rows by themselves."""
+    """Whether an encoder's states are the same for rows in a line as for rows by themselves.
+
+    And whether a row's states stay what they are, to the last bit, when its neighbour changes.
+    """
     device = next(encoder.parameters()).device
     ids = np.arange(24, dtype=np.int64).reshape(3, 8) + pad_id + 1
     attention = (np.arange(8) < np.array([8, 5, 3])[:, None]).astype(np.int64)
     batch = Batch(np.arange(3), np.where(attention, ids, pad_id), attention, np.zeros_like(ids), np.zeros(3, np.int64))
-    packed = pack(batch, 13, pad_id)
+    packed = pack(batch, pad_id)
     plain = {"input_ids": batch.input_ids, "attention_mask": attention}
+    inputs = {name: torch.from_numpy(array).to(device) for name, array in packed.arrays.items()}
+    other = inputs | {"input_ids": inputs["input_ids"].clone()}
+    other["input_ids"][0, 8:] += 1
     try:
         alone = encoder(**{name: torch.from_numpy(array).to(device) for name, array in plain.items()})[0]
-        inputs = {name: torch.from_numpy(array).to(device) for name, array in packed.arrays.items()}
-        together = read_packed(encoder, inputs, typed, first_position(encoder))[0]
-    except (RuntimeError, ValueError, IndexError, TypeError):
+        together, neighboured = (read_packed(encoder, line, typed, 8) for line in (inputs, other))
+        if device.type == "cuda":  # what trains there: another kernel
+            with torch.autocast(device.type, torch.bfloat16):
+                read_packed(encoder, inputs, typed, 8)
+    except (AttributeError, RuntimeError, ValueError, IndexError, TypeError):
         return False
     rows, within = (torch.from_numpy(part).to(device) for part in np.nonzero(attention))
-    line, start = torch.from_numpy(packed.line).to(device), torch.from_numpy(packed.start).to(device)
-    return torch.allclose(alone[rows, within], together[line[rows], start[rows] + within], atol=1e-3)
+    start = torch.from_numpy(packed.start).to(device)
+    return torch.allclose(alone[rows, within], together[start[rows] + within], atol=1e-3) and torch.equal(
+        together[:8], neighboured[:8]
+    )

@@ -1,13 +1,12 @@
 """A training step that a GPU replays as one CUDA graph: starting its kernels would take longer than running them.
 
 In: a step whose arrays have one of a few shapes, as `FixedStep`. Out: the same step, done by replaying what was
-recorded the third time its shape was met; until then, and wherever recording fails, kernel by kernel.
+recorded when its shape was first met. The first steps, and all where recording fails, are taken kernel by kernel.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 WIDTH = 32  # widths are multiples of it: each width is recorded by itself
-WARM_UP = 2  # times that a shape is run kernel by kernel first
+WARM_UP = 2  # steps that are taken kernel by kernel first: libraries and the optimizer set themselves up
 Arrays = Mapping[str, NDArray[Any]]
 Shape = tuple[tuple[int, ...], ...]
 
@@ -65,7 +64,7 @@ class Replay:
         self.module, self.step_of, self.finish, self.autocast = module, step, finish, autocast
         self.device = next(module.parameters()).device
         self.recorded: dict[Shape, _Recorded] = {}
-        self.met: Counter[Shape] = Counter()
+        self.taken = 0
         self.stream: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self.pool: Any = torch.cuda.graph_pool_handle()  # one for all: they never run at the same time
         self.works = True  # until recording fails
@@ -85,9 +84,9 @@ class Replay:
         """One step; returns its loss, which the next step of this shape overwrites."""
         arrays = self.step_of.arrays()
         shape = tuple(array.shape for array in arrays.values())
-        self.met[shape] += 1
+        self.taken += 1
         if shape not in self.recorded:
-            if self.works and self.met[shape] > WARM_UP:
+            if self.works and self.taken > WARM_UP:
                 self._record(shape, arrays)
             if shape not in self.recorded:
                 return self._taken({name: self._sent(array) for name, array in arrays.items()})

@@ -18,7 +18,6 @@ from clozify.classifier import Classifier
 from clozify.encode import Batch, Encoded
 from clozify.errors import TrainingError
 from clozify.masters import Masters
-from clozify.packing import line_width
 from clozify.recipe import Dev, Training
 from clozify.replay import FixedStep, Replay
 
@@ -187,7 +186,7 @@ def train_classifier(
 
     if classifier.device.type == "cpu":
         return train(classifier.model, loss_of_step, settings, len(encoded), accelerator, watch)
-    step = classifier.fixed_step(drawn, loss, line_width(encoded) if classifier.packs else None)
+    step = classifier.fixed_step(drawn, loss, classifier.packs)
     return train(classifier.model, step, settings, len(encoded), accelerator, watch)
 
 

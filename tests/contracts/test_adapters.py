@@ -75,13 +75,13 @@ def test_loss_and_gradient_of_a_step_equal_those_through_the_merged_weights(arch
     expected = naive_loss(plain, question, batch, labels, masked, targets, 0.3, 4, 3)
     expected.backward()
 
-    ways = {"on a CPU": None, "on a GPU": None} | ({"in lines": 80} if model.packs else {})
-    for way, line in ways.items():
+    for way in ["on a CPU", "on a GPU", *(["in a line"] if model.packs else [])]:
         model.model.zero_grad()
         if way == "on a CPU":
             loss = _joint_loss(model, words, batch, torch.from_numpy(labels), masked, targets, settings, None)
         else:
-            step = fixed_step(model, words, lambda: (batch, labels, masked, targets), settings, None, line)
+            given = (model, words, lambda: (batch, labels, masked, targets), settings, None)
+            step = fixed_step(*given, in_line=way == "in a line")
             loss = step.loss({name: torch.from_numpy(array) for name, array in step.arrays().items()})
         loss.backward()
         assert loss.item() == pytest.approx(expected.item(), abs=1e-6)  # a share of the loss is float32

@@ -5,9 +5,7 @@ import pytest
 import torch
 
 from clozify.classifier import new_classifier
-from clozify.cloze import takes_wide_mask
 from clozify.encode import Encoded
-from clozify.packing import line_width
 from clozify.questions import ask
 from clozify.recipe import Finetune, load_recipe
 from clozify.steps.finetune import _joint_loss, fixed_step, mask_tokens
@@ -58,15 +56,15 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     masked, targets = mask_tokens(drawn, settings, model.tokens, np.random.default_rng(1))
     losses, gradients = [], []
     words = questions.asked[0].words[0]
-    ways = ["on a CPU", "on a GPU", *(["in lines"] if model.packs else []), "naive"]
+    ways = ["on a CPU", "on a GPU", *(["in a line"] if model.packs else []), "naive"]
     assert model.packs or architecture not in ("bert", "roberta", "xlm-roberta")  # those that most people use
     for way in ways:
         model.model.zero_grad()
         if way == "on a CPU":
             loss = _joint_loss(model, words, batch, torch.from_numpy(labels), masked, targets, settings, None)
         elif way != "naive":  # padded to shapes that come again
-            line = 80 if way == "in lines" else None
-            step = fixed_step(model, words, lambda: (batch, labels, masked, targets), settings, None, line)
+            given = (model, words, lambda: (batch, labels, masked, targets), settings, None)
+            step = fixed_step(*given, in_line=way == "in a line")
             loss = step.loss({name: torch.from_numpy(array) for name, array in step.arrays().items()})
         else:
             loss = naive_loss(model, questions.asked[0], batch, labels, masked, targets, 0.3, 4, 3)
@@ -81,23 +79,7 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_model_that_takes_a_wide_mask_scores_with_it_as_without(architecture, tiny, rows, monkeypatch):
-    """A mask that a model reads otherwise lets text look at padding, on GPUs alone."""
-    model = tiny(architecture)
-    questions = ask(model, rows.task)
-    encoded = Encoded(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
-    batch = encoded.batch(np.arange(len(rows)))
-    with torch.inference_mode():
-        narrow = model.states_at_mask(batch)
-        if not takes_wide_mask(model.encoder):
-            assert architecture not in ("bert", "roberta")  # those that most people use do
-            return
-        monkeypatch.setattr(model, "_wide", True)
-        assert torch.allclose(model.states_at_mask(batch), narrow, atol=1e-5)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_classifier_scores_rows_in_lines_as_by_themselves(architecture, tiny_folder, rows):
+def test_a_classifier_scores_rows_in_a_line_as_by_themselves(architecture, tiny_folder, rows):
     """A head that reads the wrong token trains on noise, on GPUs alone."""
     classifier = new_classifier(
         tiny_folder(architecture), rows.task, load_recipe("paper", ["max_seq_length=40"]), "cpu"
@@ -107,9 +89,9 @@ def test_a_classifier_scores_rows_in_lines_as_by_themselves(architecture, tiny_f
         return
     encoded = classifier.encode(rows)
     batch = encoded.batch(np.arange(len(rows)))
-    step = classifier.fixed_step(lambda: (batch, {}), lambda scores, _: scores, line_width(encoded))
+    step = classifier.fixed_step(lambda: (batch, {}), lambda scores, _: scores, in_line=True)
     arrays = step.arrays()
-    assert len(arrays["row"]) < len(rows)
+    assert len(arrays["input_ids"]) == 1
     with torch.inference_mode():
         found = step.loss({name: torch.from_numpy(array) for name, array in arrays.items()})
         assert torch.allclose(found, classifier.scores(batch), atol=1e-5)

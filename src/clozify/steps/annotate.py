@@ -22,7 +22,6 @@ from clozify.tokens import Ragged
 
 MAX_LENGTH = 256  # the paper's max_seq_length
 TOKENS_A_BATCH = {"cpu": 2_048, "cuda": 65_536}
-TOKENS_ALIKE = {"cuda": 8_192}  # so many tokens in rows of one length are a batch by themselves
 
 
 @dataclass
@@ -78,7 +77,7 @@ def annotate(
             encoded = [Encoded(question.template, columns, max_length) for question in questions.asked]
             waiting: list[tuple[int, NDArray[np.int64], torch.Tensor]] = []  # fetched at the end: a fetch stops a GPU
             for question, spliced in zip(questions.asked, encoded, strict=True):
-                for batch in spliced.batches(budget, TOKENS_ALIKE.get(model.device.type)):
+                for batch in spliced.batches(budget):
                     states = model.states_at_mask(batch)  # (batch, hidden)
                     for pair, words in zip(question.pairs, question.words, strict=True):
                         waiting.append((asked.index(pair), batch.rows, model.label_scores(states, words)))

@@ -20,7 +20,7 @@ from torch.nn import functional
 from clozify.cloze import ClozeModel
 from clozify.encode import Batch, Encoded, join
 from clozify.losses import cross_entropy, joint, masked_lm
-from clozify.packing import line_width, pack
+from clozify.packing import pack
 from clozify.recipe import Finetune, Recipe
 from clozify.replay import FixedStep, padded_count, padded_width, widened
 from clozify.tokens import Tokens
@@ -96,9 +96,8 @@ def finetune(
         return _joint_loss(model, words, batch, model.tensor(truth), masked, targets, recipe.finetune, weights)
 
     if model.device.type == "cuda":
-        sets = [labeled] if unlabeled is None else [labeled, unlabeled]
-        wide = line_width(*sets) if model.packs and recipe.finetune.lm_targets == "text" else None
-        step = fixed_step(model, words, drawn, recipe.finetune, weights, wide)
+        in_line = model.packs and recipe.finetune.lm_targets == "text"
+        step = fixed_step(model, words, drawn, recipe.finetune, weights, in_line)
         return train(model.model, step, settings, len(labeled), accelerator, watch)
     return train(model.model, loss_of_step, settings, len(labeled), accelerator, watch)
 
@@ -109,11 +108,11 @@ def fixed_step(
     drawn: Callable[[], tuple[Batch, NDArray[np.int64], Batch | None, MaskedTokens | None]],
     settings: Finetune,
     weights: Tensor | None,
-    line: int | None = None,
+    in_line: bool = False,
 ) -> FixedStep:
     """A step in shapes that come again and again: rows padded to a few widths, masked tokens to a few numbers.
 
-    Or the rows lie in lines of the width `line`, and only the last line is padded.
+    Or the rows lie in one line, padded to a few lengths.
     """
     counts: dict[int, int] = {}
 
@@ -127,14 +126,14 @@ def fixed_step(
                 np.concatenate([positions, targets.positions]),
             )
         found: dict[str, NDArray[Any]]
-        if line is None:
+        if not in_line:
             width = padded_width(both.input_ids.shape[1], model.longest)
             fill = {"input_ids": model.tokens.pad_id}
             found = {name: widened(getattr(both, name), width, fill.get(name, 0)) for name in model.input_names}
         else:
-            packed = pack(both, line, model.tokens.pad_id)
-            found, width = dict(packed.arrays), len(packed.arrays["row"])
-            rows, positions = packed.line[rows], packed.start[rows] + positions
+            packed = pack(both, model.tokens.pad_id, in_steps=True)
+            found, width = dict(packed.arrays), packed.arrays["input_ids"].shape[1]
+            positions = packed.start[rows] + positions
         found |= {"rows": rows, "positions": positions, "truth": truth}
         if targets is None:
             return found
@@ -147,7 +146,7 @@ def fixed_step(
         return found | {"tokens": widened(targets.tokens, count), "share": widened(share.astype(np.float32), count)}
 
     def loss(inputs: Mapping[str, Tensor]) -> Tensor:
-        states = model.states_of(inputs)  # (labelled + masked, hidden)
+        states = model.states_of(inputs, model.longest)  # (labelled + masked, hidden)
         labeled_rows = len(inputs["truth"])
         ce = cross_entropy(model.label_scores(states[:labeled_rows], words), inputs["truth"], weights)
         if "tokens" not in inputs:

@@ -112,8 +112,13 @@ class Replay:
         graph = torch.cuda.CUDAGraph()
         chance = torch.cuda.get_rng_state(self.device)
         try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            torch.cuda.synchronize(self.device)
+            # torch.cuda.graph would collect garbage and empty the cache first, which takes longer than recording
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
                 loss = self._taken(inputs)
+            finally:
+                graph.capture_end()
         except RuntimeError as error:
             self.works = False
             torch.cuda.synchronize(self.device)

@@ -63,7 +63,7 @@ class Masters:
         """The module's weights in float32, copied."""
         now = self.module.state_dict(keep_vars=True).items()  # what is frozen need not be kept
         kept = {name: tensor for name, tensor in now if tensor.requires_grad or not isinstance(tensor, nn.Parameter)}
-        return {name: self.of.get(tensor, tensor).detach().clone() for name, tensor in kept.items()}  # type: ignore[call-overload]
+        return {name: self.of.get(tensor, tensor).detach().clone() for name, tensor in kept.items()}
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:

@@ -92,6 +92,42 @@ def test_a_cluster_leaves_the_same_run_as_one_process_though_a_worker_is_killed(
     assert f"Worker PID: {killed[0]}" in logs[0] or f"pid: {killed[0]}" in logs[0]
 
 
+def test_a_large_pile_is_labelled_in_shards_and_one_whose_worker_is_killed_is_done_again_alone(run, files):
+    """A shard that is lost, or joined in the wrong place, gives thousands of rows another row's label."""
+    lines: list[str] = []
+    killed = []
+
+    def kill_one():
+        while len(list(files.glob("shared/trained/[0-9a-f]*"))) < 2:  # from now on there are only shards to do
+            time.sleep(0.01)
+        time.sleep(0.2)
+        while not killed:
+            for process in at_work()[:1]:
+                process.kill()
+                killed.append(process.pid)
+
+    texts = [f"{'a fine game ' * (n % 9)} number {n}" for n in range(2_000)]
+    (files / "pile.csv").write_text("\n".join(["text", *texts]) + "\n")
+    settings = [*SETTINGS, "repetitions=1", "distill.max_steps=1"]
+    alone = run("alone", settings=settings)
+    threading.Thread(target=kill_one, daemon=True).start()
+    settings += ["shard_rows=250"]
+    shared = run("shared", executor="ray", at_once=2, say=lines.append, settings=settings)
+    failed = [line for line in lines if "failed" in line]
+    assert len(failed) == 1
+    assert "  failed: its worker died (1 of 3 tries)" in failed[0]
+    assert "  rows " in failed[0]
+    assert sum("labelled in" in line for line in lines) == 16
+    assert sum("steps/s" in line for line in lines) == 2  # nobody trained anew
+    assert shared["members"] == alone["members"]
+    one, other = scores(files / "alone"), scores(files / "shared")
+    members = [name for name in one if name.startswith("members/")]
+    assert len(members) == 4
+    for name in members:  # other batches, so other last bits
+        np.testing.assert_allclose(other[name], one[name], rtol=1e-5, atol=1e-5)
+    assert not [name for name in ("shards", "trained", "weights") if (files / "shared" / name).exists()]
+
+
 @pytest.mark.slow
 def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monkeypatch, capsys):
     """The promise itself, with the built-in model and the command that people give."""

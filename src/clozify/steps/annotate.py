@@ -65,14 +65,19 @@ def annotate(
     seen: Seen | None = None,
     advance: Callable[[int], None] = lambda count: None,
     token_budget: int | None = None,
+    first: int = 0,
+    last: int | None = None,
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield `(start, scores)` for consecutive stretches of rows; scores are (pairs asked for, rows, labels)."""
+    """Yield `(start, scores)` for consecutive stretches of rows; scores are (pairs asked for, rows, labels).
+
+    Of all rows, or of those from `first` to before `last`.
+    """
     max_length = min(max_length, model.longest)
     budget = token_budget or TOKENS_A_BATCH.get(model.device.type, TOKENS_A_BATCH["cpu"])
     asked = [pair for question in questions.asked for pair in question.pairs]
     pairs, labels = len(asked), len(rows.task.labels)
     with model.scoring():
-        for start, stop in rows.stretches(STRETCH):
+        for start, stop in rows.stretches(STRETCH, first, last):
             columns = questions.tokenize(model, rows, start, stop)
             scores = np.empty((pairs, stop - start, labels), dtype=np.float32)
             encoded = [Encoded(question.template, columns, max_length) for question in questions.asked]

@@ -11,13 +11,25 @@ from contextlib import AbstractContextManager
 from clozify.bench import Executor
 from clozify.errors import RunError, did_you_mean, listed
 from clozify.executors.local import choose_devices, executor_for
+from clozify.executors.processes import Processes
 from clozify.executors.ray import Ray
 
 EXECUTORS = ("local", "ray")
 
 
+def number_at_once(at_once: str | int | None) -> int | None:
+    """How many models are trained at a time on each device; None for `auto`, which is to be measured."""
+    if at_once == "auto":
+        return None
+    if at_once is None:
+        return 1
+    if not str(at_once).isdecimal() or int(at_once) < 1:
+        raise RunError(f"--at-once is '{at_once}'; it takes 'auto' or a number of models, at least 1.")
+    return int(at_once)
+
+
 def choose_executor(
-    name: str = "local", address: str | None = None, devices: str | int = "auto", at_once: int | None = None
+    name: str = "local", address: str | None = None, devices: str | int = "auto", at_once: int = 1
 ) -> tuple[str, AbstractContextManager[Executor]]:
     """The kind of this process's device, and where the work is done; `devices` are this machine's or the cluster's."""
     if name not in EXECUTORS:
@@ -28,3 +40,12 @@ def choose_executor(
         raise RunError(f"--address {address} is a cluster's; ask for --executor ray too.")
     place = choose_devices(devices, at_once)
     return place.kind, executor_for(place)
+
+
+def one_worker(
+    name: str = "local", address: str | None = None, devices: str | int = "auto"
+) -> AbstractContextManager[Executor]:
+    """An executor with one worker, in a process of its own, whose memory is free again when it ends."""
+    if name == "ray":
+        return Ray(address, devices, 1, workers=1)
+    return Processes(1, 1 if choose_devices(devices).kind == "cuda" else 0)

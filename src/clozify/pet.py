@@ -24,6 +24,7 @@ from clozify.comparison import compare
 from clozify.data import Rows, few_shot, read
 from clozify.errors import DataError, listed
 from clozify.executors.choice import choose_executor, number_at_once, one_worker
+from clozify.executors.launched import follow, is_follower
 from clozify.final import train_classifiers
 from clozify.generations import train_generations
 from clozify.members import first_jobs, member_metrics, train_members, untrained
@@ -160,12 +161,16 @@ def train(
     Without labelled rows (`None`) the method must be `ipet`. `devices` is `auto` (every GPU, else the CPU), `cpu`, or
     a number of GPUs; `at_once` says how many models are trained at a time on each of them, or is `auto`: as many as
     fit, by a trial. `executor` is `local`, or `ray` for a cluster, whose `address` may be given. `output` may be an
-    address too: `s3://bucket/run`.
+    address too: `s3://bucket/run`. Of several processes that Accelerate's launcher has started, the first returns the
+    metrics and the others nothing.
 
     `more` is what `prepare` takes: `unlabeled`, `test`, `dev`, `examples` (so many of the labelled rows), `model`,
     `student`, `method`, `recipe`, `settings`, `column_of`, `allow_overlap`, `trackers` (names that Accelerate knows),
     `augmented` (paraphrases of the pile, for UDA and MixText), and `say`, a function that is told a line now and then.
     """
+    if is_follower():
+        follow(devices)
+        return {}
     number = number_at_once(at_once)
     device, where = choose_executor(executor, address, devices, number or 1)
     plan = prepare(task, labeled, device=device, **more)

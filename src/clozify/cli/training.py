@@ -121,6 +121,8 @@ def train(
             show_plan(Console(), cost)
         return
     found = work(loaded, labeled, output, devices, at_once, executor, address, say=teller(quiet), **asked)
+    if not found:  # one of the processes that help the first
+        return
     if as_json:
         print_json(found)
     else:

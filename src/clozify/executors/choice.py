@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 
 from clozify.bench import Executor
 from clozify.errors import RunError, did_you_mean, listed
+from clozify.executors.launched import Launched, device_of, launched
 from clozify.executors.local import choose_devices, executor_for
 from clozify.executors.processes import Processes
 from clozify.executors.ray import Ray
@@ -34,6 +35,13 @@ def choose_executor(
     """The kind of this process's device, and where the work is done; `devices` are this machine's or the cluster's."""
     if name not in EXECUTORS:
         raise RunError(f"There is no executor '{name}'{did_you_mean(name, EXECUTORS)}; there is {listed(EXECUTORS)}.")
+    if launched() > 1:
+        if name != "local" or at_once > 1 or str(devices) not in ("auto", "cpu"):
+            raise RunError(
+                f"Accelerate's launcher has started {launched()} processes, which train one model together; leave out "
+                "--executor, --at-once and --devices N, or start the command without the launcher."
+            )
+        return device_of(devices), Launched(device_of(devices))
     if name == "ray":
         return choose_devices("cpu" if devices == "cpu" else "auto").kind, Ray(address, devices, at_once)
     if address is not None:

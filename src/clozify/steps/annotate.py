@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from clozify.cloze import ClozeModel
+from clozify.company import company
 from clozify.data import STRETCH, Rows
 from clozify.encode import Column, Encoded
 from clozify.questions import Questions
@@ -79,11 +80,12 @@ def annotate(
     with model.scoring():
         for start, stop in rows.stretches(STRETCH, first, last):
             columns = questions.tokenize(model, rows, start, stop)
-            scores = np.empty((pairs, stop - start, labels), dtype=np.float32)
+            scores = np.zeros((pairs, stop - start, labels), dtype=np.float32)
             encoded = [Encoded(question.template, columns, max_length) for question in questions.asked]
             waiting: list[tuple[int, NDArray[np.int64], torch.Tensor]] = []  # fetched at the end: a fetch stops a GPU
             for question, spliced in zip(questions.asked, encoded, strict=True):
-                for batch in spliced.batches(budget, TOKENS_ALIKE.get(model.device.type)):
+                batches = spliced.batches(budget, TOKENS_ALIKE.get(model.device.type))
+                for batch in (batch for number, batch in enumerate(batches) if company().takes(number)):
                     states = model.states_at_mask(batch)  # (batch, hidden)
                     for pair, words in zip(question.pairs, question.words, strict=True):
                         waiting.append((asked.index(pair), batch.rows, model.label_scores(states, words)))
@@ -92,4 +94,4 @@ def annotate(
                 scores[place, chosen] = found.float().cpu().numpy()
             if seen is not None:
                 seen.note(columns, encoded)
-            yield start, scores
+            yield start, company().added(scores)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozify.cloze import ClozeModel
+from clozify.company import company, no_rows_here
 from clozify.encode import Batch, Encoded, join
 from clozify.losses import cross_entropy, joint, masked_lm
 from clozify.packing import line_width, pack
@@ -90,12 +91,19 @@ def finetune(
 
     def loss_of_step(_: int) -> Tensor:
         batch, truth, masked, targets = drawn()
-        if masked is None or targets is None:
-            scores = model.label_scores(model.states_at_mask(batch), words)
-            return cross_entropy(scores, model.tensor(truth), weights)
-        return _joint_loss(model, words, batch, model.tensor(truth), masked, targets, recipe.finetune, weights)
+        ours, rows = company().share(len(truth)), len(truth)
+        batch, truth = batch.part(ours), truth[ours]
+        share = len(truth) / rows
+        if masked is not None and targets is not None:
+            return _joint_loss(
+                model, words, batch, model.tensor(truth), share, masked, targets, recipe.finetune, weights
+            )
+        if not len(truth):
+            return no_rows_here()
+        scores = model.label_scores(model.states_at_mask(batch), words)
+        return share * cross_entropy(scores, model.tensor(truth), weights)
 
-    if model.device.type == "cuda":
+    if model.device.type == "cuda" and company().size == 1:
         sets = [labeled] if unlabeled is None else [labeled, unlabeled]
         wide = line_width(*sets) if model.packs and recipe.finetune.lm_targets == "text" else None
         step = fixed_step(model, words, drawn, recipe.finetune, weights, wide)
@@ -164,19 +172,30 @@ def _joint_loss(
     words: LabelWords,
     batch: Batch,
     truth: Tensor,
+    share: float,
     masked: Batch,
     targets: MaskedTokens,
     settings: Finetune,
     weights: Tensor | None,
 ) -> Tensor:
-    """(1 - alpha) L_CE + alpha L_MLM of one step, in one forward pass."""
-    labeled_rows = len(batch.rows)
+    """(1 - alpha) L_CE + alpha L_MLM of one step, in one forward pass; of labelled rows it has that `share`."""
+    labeled_rows, per_micro = len(batch.rows), settings.per_gpu_helper_batch_size
+    counts = np.bincount(targets.rows // per_micro, minlength=settings.gradient_accumulation_steps)
+    ours = company().share(len(masked.rows))
+    micro = targets.rows // per_micro  # which micro-batch a token belongs to
+    if company().size > 1:
+        here = (targets.rows >= ours.start) & (targets.rows < ours.stop)
+        micro, masked = micro[here], masked.part(ours)
+        targets = MaskedTokens(targets.rows[here] - ours.start, targets.positions[here], targets.tokens[here])
+        if not labeled_rows + len(masked.rows):
+            return no_rows_here()
     both = join([batch, masked], model.tokens.pad_id)
     rows = np.concatenate([np.arange(labeled_rows), labeled_rows + targets.rows])
     positions = np.concatenate([batch.mask_at, targets.positions])
     states = model.states(both, model.tensor(rows), model.tensor(positions))  # (labelled + masked, hidden)
-    ce = cross_entropy(model.label_scores(states[:labeled_rows], words), truth, weights)
-    micro = model.tensor(targets.rows // settings.per_gpu_helper_batch_size)  # which micro-batch a token belongs to
+    answers = model.label_scores(states[:labeled_rows], words)
+    ce = share * cross_entropy(answers, truth, weights) if labeled_rows else answers.sum()
     scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
-    mlm = masked_lm(scores, model.tensor(targets.tokens), micro, settings.gradient_accumulation_steps)
+    tokens, all_counts = model.tensor(targets.tokens), model.tensor(counts)
+    mlm = masked_lm(scores, tokens, model.tensor(micro), settings.gradient_accumulation_steps, all_counts)
     return joint(ce, mlm, settings.alpha)

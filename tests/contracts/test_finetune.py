@@ -6,6 +6,7 @@ import torch
 
 from clozify.classifier import new_classifier
 from clozify.cloze import takes_wide_mask
+from clozify.company import Company, together
 from clozify.encode import Encoded
 from clozify.packing import line_width
 from clozify.questions import ask
@@ -58,12 +59,25 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     masked, targets = mask_tokens(drawn, settings, model.tokens, np.random.default_rng(1))
     losses, gradients = [], []
     words = questions.asked[0].words[0]
-    ways = ["on a CPU", "on a GPU", *(["in lines"] if model.packs else []), "naive"]
+    ways = [
+        "on a CPU",
+        "in 3 processes",
+        "in 20 processes",
+        "on a GPU",
+        *(["in lines"] if model.packs else []),
+        "naive",
+    ]
     assert model.packs or architecture not in ("bert", "roberta", "xlm-roberta")  # those that most people use
     for way in ways:
         model.model.zero_grad()
         if way == "on a CPU":
             loss = _joint_loss(model, words, batch, torch.from_numpy(labels), masked, targets, settings, None)
+        elif way.endswith("processes"):  # their losses, and so their gradients, are added
+            loss, size = torch.zeros(()), int(way.split()[1])
+            for rank in range(size):
+                with together(Company(rank, size)):  # of 20, some have no labelled row and some none at all
+                    truth = torch.from_numpy(labels)
+                    loss = loss + _joint_loss(model, words, batch, truth, masked, targets, settings, None)
         elif way != "naive":  # padded to shapes that come again
             line = 80 if way == "in lines" else None
             step = fixed_step(model, words, lambda: (batch, labels, masked, targets), settings, None, line)

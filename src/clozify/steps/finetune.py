@@ -91,17 +91,13 @@ def finetune(
 
     def loss_of_step(_: int) -> Tensor:
         batch, truth, masked, targets = drawn()
-        ours, rows = company().share(len(truth)), len(truth)
-        batch, truth = batch.part(ours), truth[ours]
-        share = len(truth) / rows
         if masked is not None and targets is not None:
-            return _joint_loss(
-                model, words, batch, model.tensor(truth), share, masked, targets, recipe.finetune, weights
-            )
-        if not len(truth):
+            return _joint_loss(model, words, batch, model.tensor(truth), masked, targets, recipe.finetune, weights)
+        ours = company().share(len(truth))
+        if ours.start == ours.stop:
             return no_rows_here()
-        scores = model.label_scores(model.states_at_mask(batch), words)
-        return share * cross_entropy(scores, model.tensor(truth), weights)
+        scores = model.label_scores(model.states_at_mask(batch.part(ours)), words)
+        return len(scores) / len(truth) * cross_entropy(scores, model.tensor(truth[ours]), weights)
 
     if model.device.type == "cuda" and company().size == 1:
         sets = [labeled] if unlabeled is None else [labeled, unlabeled]
@@ -172,30 +168,27 @@ def _joint_loss(
     words: LabelWords,
     batch: Batch,
     truth: Tensor,
-    share: float,
     masked: Batch,
     targets: MaskedTokens,
     settings: Finetune,
     weights: Tensor | None,
 ) -> Tensor:
-    """(1 - alpha) L_CE + alpha L_MLM of one step, in one forward pass; of labelled rows it has that `share`."""
-    labeled_rows, per_micro = len(batch.rows), settings.per_gpu_helper_batch_size
-    counts = np.bincount(targets.rows // per_micro, minlength=settings.gradient_accumulation_steps)
-    ours = company().share(len(masked.rows))
-    micro = targets.rows // per_micro  # which micro-batch a token belongs to
-    if company().size > 1:
-        here = (targets.rows >= ours.start) & (targets.rows < ours.stop)
-        micro, masked = micro[here], masked.part(ours)
-        targets = MaskedTokens(targets.rows[here] - ours.start, targets.positions[here], targets.tokens[here])
-        if not labeled_rows + len(masked.rows):
-            return no_rows_here()
-    both = join([batch, masked], model.tokens.pad_id)
-    rows = np.concatenate([np.arange(labeled_rows), labeled_rows + targets.rows])
-    positions = np.concatenate([batch.mask_at, targets.positions])
+    """(1 - alpha) L_CE + alpha L_MLM of one step, in one forward pass; of several processes, this one's part of it."""
+    ours, helpers = company().share(len(truth)), company().share(len(masked.rows))
+    share = (ours.stop - ours.start) / len(truth)
+    micro = targets.rows // settings.per_gpu_helper_batch_size  # which micro-batch a token belongs to
+    counts = np.bincount(micro, minlength=settings.gradient_accumulation_steps)
+    here = (targets.rows >= helpers.start) & (targets.rows < helpers.stop)
+    both = join([batch.part(ours), masked.part(helpers)], model.tokens.pad_id)
+    if len(both.rows) == 0:
+        return no_rows_here()
+    labeled_rows = ours.stop - ours.start
+    rows = np.concatenate([np.arange(labeled_rows), labeled_rows + targets.rows[here] - helpers.start])
+    positions = np.concatenate([batch.mask_at[ours], targets.positions[here]])
     states = model.states(both, model.tensor(rows), model.tensor(positions))  # (labelled + masked, hidden)
     answers = model.label_scores(states[:labeled_rows], words)
-    ce = share * cross_entropy(answers, truth, weights) if labeled_rows else answers.sum()
+    ce = share * cross_entropy(answers, truth[ours], weights) if labeled_rows else answers.sum()
     scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
-    tokens, all_counts = model.tensor(targets.tokens), model.tensor(counts)
-    mlm = masked_lm(scores, tokens, model.tensor(micro), settings.gradient_accumulation_steps, all_counts)
+    tokens, of_micro = model.tensor(targets.tokens[here]), model.tensor(micro[here])
+    mlm = masked_lm(scores, tokens, of_micro, settings.gradient_accumulation_steps, model.tensor(counts))
     return joint(ce, mlm, settings.alpha)

@@ -84,9 +84,10 @@ def _write_scores(bench: Bench, question: Questions, folder: Path, pile: bool) -
 
 def untrained_on_pile(bench: Bench) -> list[dict[str, Any]]:
     """The pairs themselves as members, M^0 of zero-shot iPET: each scores the pile once, whatever the seeds."""
-    plan, folder, questions = bench.plan, bench.folder, bench.questions
+    plan, folder = bench.plan, bench.folder
     assert plan.unlabeled is not None
-    members = []
+    members: list[dict[str, Any]] = []
+    works: list[UntrainedWork] = []
     for place, pair in enumerate(plan.task.pairs):
         words = pair.verbalizer.words
         key = key_of(step="untrained pile", pattern=pair.pattern.text, words=words, **_scores_key(plan))
@@ -94,12 +95,27 @@ def untrained_on_pile(bench: Bench) -> list[dict[str, Any]]:
         name = f"untrained {place + 1}/{len(plan.task.pairs)}  {pair.name}"
         if (folder.job("untrained", key) / "pile.npy").exists():
             plan.say(f"{name}  already there")
-            continue
-        started = time.monotonic()
-        with folder.writing("untrained", key) as beside:
-            _write_scores(bench, questions.only(place), beside, pile=True)
-        plan.say(f"{name}  scored the pile in {time.monotonic() - started:,.0f} s")
+        else:
+            works.append(UntrainedWork(name, key, place))
+    bench.carry_out(works, "the untrained pairs")
     return members
+
+
+@dataclass(frozen=True)
+class UntrainedWork:
+    """The work of scoring the pile with a pair before any training."""
+
+    name: str
+    key: str
+    pair: int
+
+    def do(self, bench: Bench) -> str:
+        """Score the pile and the test rows; returns what to say of it."""
+        started = time.monotonic()
+        bench.restored(0)
+        with bench.folder.writing("untrained", self.key) as beside:
+            _write_scores(bench, bench.questions.only(self.pair), beside, pile=True)
+        return f"scored the pile in {time.monotonic() - started:,.0f} s"
 
 
 @dataclass(frozen=True)

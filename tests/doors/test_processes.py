@@ -59,6 +59,16 @@ def test_two_processes_leave_the_same_run_as_one_though_one_is_killed(run, files
     assert (files / "shared" / "classifier" / "config.json").exists()
 
 
+def test_without_labelled_rows_the_untrained_pairs_are_shared_out_too(run, files):
+    """A process that was at work on something else before must still label with the pretrained weights."""
+    more = {"labeled": None, "method": "ipet", "settings": [*SETTINGS, "ipet.generations=1", "repetitions=1"]}
+    alone = run("alone", **more)
+    assert run("shared", at_once=2, **more) == alone
+    one, other = scores(files / "alone"), scores(files / "shared")
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
 class Unlucky:
     """Work that always fails."""
 

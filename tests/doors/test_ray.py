@@ -20,6 +20,7 @@ from clozify.executors.ray import Ray, Share, Worker, share_of
 from clozify.run import RunFolder
 from tests.doors.conftest import SETTINGS
 from tests.doors.test_processes import Mendable, one_thread  # noqa: F401
+from tests.doors.test_shards import run_to
 from tests.doors.test_train import scores
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'clozify[ray]'")
@@ -208,7 +209,10 @@ def test_trackers_hear_of_steps_that_workers_take(run, files):
     """A tracker without the members' losses looks as if nothing was trained."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(executor="ray", at_once=1, method="supervised", unlabeled=None, trackers=["tensorboard"])
+    lines: list[str] = []
+    more = {"method": "supervised", "unlabeled": None, "trackers": ["tensorboard"], "say": lines.append}
+    run(executor="ray", at_once="auto", **more)  # one worker of the cluster measures what a model takes
+    assert [line for line in lines if line.startswith("at once: 1 on each machine; one takes 0.")]
     events = {path.parent for path in (files / "run" / "trackers").rglob("events.out.tfevents.*")}
     tags = [tag for place in events for tag in EventAccumulator(str(place)).Reload().Tags()["scalars"]]
     assert len([tag for tag in tags if tag.endswith("/loss")]) == 2  # one a training
@@ -308,14 +312,3 @@ def test_a_run_in_a_store_that_is_killed_goes_on_and_its_classifier_predicts(run
     _, other = predict(files / "alone", files / "test.csv")
     assert np.array_equal(one, other)
     assert evaluate_run(f"{address}/classifier", files / "test.csv")["rows"] == 40
-
-
-def run_to(run, address, lines, **more):
-    """A run whose output is an address, not a folder of the test."""
-    from clozify.pet import train
-
-    seen = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.doors.conftest.train", lambda output, **given: seen.update(given))
-        run()
-    return train(output=address, say=lines.append, **(seen | more))

@@ -3,14 +3,18 @@
 import json
 import threading
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import psutil
 import pytest
 
-from clozify.bench import Here
+from clozify import pet
+from clozify.bench import Bench, Here
+from clozify.executors.ray import FOR_WORKERS
 from clozify.shards import ShardWork
 from clozify.steps import annotate
+from clozify.store import Store
 from tests.doors.conftest import SETTINGS
 from tests.doors.test_processes import helpers_of, one_thread  # noqa: F401
 from tests.doors.test_train import scores
@@ -66,6 +70,48 @@ def test_a_run_that_is_stopped_keeps_its_trained_members_and_its_shards(run, fil
     assert sum("labelled in" in line for line in lines) == 4 * 4 - 6
     one, other = scores(files / "alone"), scores(files / "shared")
     assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+class Elsewhere(Here):
+    """Works like a machine that shares nothing with this one but the store."""
+
+    workers = 2
+
+    def __call__(self, bench, works):
+        there = Bench(bench.plan, bench.folder.ticket(elsewhere=True)())
+        for place, work in enumerate(works):
+            said = work.do(there)
+            kept = [path.name for path in there.folder.path.glob("*/*") if path.parent.name not in ("tokens", "soft")]
+            assert not kept  # a worker's disk is no place for every member's weights
+            for kind, key in there.folder.written:  # as the run's own process fetches what workers tell it
+                if kind not in FOR_WORKERS:
+                    bench.folder.job(kind, key)
+            yield place, said
+
+
+def test_a_machine_that_shares_only_a_store_labels_shards_with_weights_from_there(run, files, monkeypatch):
+    monkeypatch.setattr(annotate, "STRETCH", 16)
+    alone = run("alone", settings=[*SETTINGS, "shard_rows=0"])
+    monkeypatch.setattr(pet, "choose_executor", lambda *_: ("cpu", nullcontext(Elsewhere())))
+    lines: list[str] = []
+    address = f"file://{files}/store/run"
+    shared = run_to(run, address, lines, settings=SHARDS)
+    assert shared["classifier"] == alone["classifier"]
+    assert sum("labelled in" in line for line in lines) == 4 * 4
+    store = Store(address)
+    for name, expected in scores(files / "alone").items():
+        (files / "one.npy").write_bytes(store.read(name) or b"")
+        assert np.array_equal(np.load(files / "one.npy"), expected)
+    assert not [name for name in store.names() if name.startswith(("shards", "trained", "weights"))]
+
+
+def run_to(run, address, lines, **more):
+    """A run whose output is an address, not a folder of the test."""
+    seen = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.doors.conftest.train", lambda output, **given: seen.update(given))
+        run()
+    return pet.train(output=address, say=lines.append, **(seen | more))
 
 
 def test_one_worker_or_a_small_pile_or_members_that_are_kept_are_not_split(run, files, monkeypatch):

@@ -56,4 +56,7 @@ def one_worker(
     """An executor with one worker, in a process of its own, whose memory is free again when it ends."""
     if name == "ray":
         return Ray(address, devices, 1, workers=1)
-    return Processes(1, 1 if choose_devices(devices).kind == "cuda" else 0)
+    place = choose_devices(devices)
+    worker = Processes(1, 1 if place.kind == "cuda" else 0)
+    worker.threads = max(1, worker.threads // place.count)  # those of one device
+    return worker

@@ -47,7 +47,7 @@ def fitting(found: Measured, models: int) -> tuple[int, str]:
     """How many of so many models are trained at a time, and why; one share is left to the run's own process."""
     limits = {
         "the memory": int(SHARE * found.free // found.need) - 1,
-        f"{found.threads} threads": found.threads // THREADS[found.device],
+        f"the number of threads, {found.threads}": found.threads // THREADS[found.device],
         "the number of models": models,
         "the most that pays": MOST,
     }

@@ -167,7 +167,7 @@ def test_auto_measures_one_model_in_a_process_of_its_own_and_says_what_it_chose(
     assert run("auto", at_once="auto", say=lines.append) == run("alone")
     (told,) = [line for line in lines if line.startswith("at once: ")]
     assert "at once: 1 on each machine; one takes 0." in told  # one thread in this test
-    assert told.endswith("what decides is 1 threads")
+    assert told.endswith("what decides is the number of threads, 1")
     found: list[room.Measured] = []
     fitting = room.fitting
     monkeypatch.setattr(room, "fitting", lambda measured, models: found.append(measured) or fitting(measured, models))

@@ -16,9 +16,9 @@ GIB = 1 << 30
         (Measured("cuda", 4 * GIB, 24 * GIB, 16), 12, 4, "the memory"),
         (Measured("cuda", 4 * GIB, 140 * GIB, 16), 12, 8, "the most that pays"),
         (Measured("cuda", 4 * GIB, 140 * GIB, 16), 3, 3, "the number of models"),
-        (Measured("cuda", 4 * GIB, 140 * GIB, 2), 12, 2, "2 threads"),
-        (Measured("cpu", 1 * GIB, 64 * GIB, 16), 12, 4, "16 threads"),
-        (Measured("cpu", 1 * GIB, 64 * GIB, 2), 12, 1, "2 threads"),
+        (Measured("cuda", 4 * GIB, 140 * GIB, 2), 12, 2, "the number of threads, 2"),
+        (Measured("cpu", 1 * GIB, 64 * GIB, 16), 12, 4, "the number of threads, 16"),
+        (Measured("cpu", 1 * GIB, 64 * GIB, 2), 12, 1, "the number of threads, 2"),
         (Measured("cpu", 8 * GIB, 20 * GIB, 64), 12, 1, "the memory"),
         (Measured("cpu", 30 * GIB, 20 * GIB, 64), 12, 1, "the memory"),  # one at a time is always tried
     ],

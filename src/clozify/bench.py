@@ -7,7 +7,7 @@ executor decides where they are done: here one after another, or in `executors/`
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -32,14 +32,29 @@ class Work(Protocol):
 class Executor(Protocol):
     """Where work is done."""
 
+    @property
+    def workers(self) -> int:
+        """How many pieces are done at a time."""
+
     def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
-        """Do all of it; yields the place of each piece, as it ends, and what to say of it."""
+        """Do all of it; yields the place of each piece, as it ends, and what to say of it.
+
+        Whoever is told of a piece may add more to the end of `works`; these are done next.
+        """
 
 
-def here(bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
+class Here:
     """One piece after another, in this process."""
-    for place, work in enumerate(works):
-        yield place, work.do(bench)
+
+    workers = 1
+
+    def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
+        """Do all of it; what is added on the way is done at the end."""
+        for place, work in enumerate(works):
+            yield place, work.do(bench)
+
+
+here = Here()
 
 
 class Bench:
@@ -47,6 +62,7 @@ class Bench:
 
     def __init__(self, plan: Plan, folder: RunFolder, executor: Executor = here) -> None:
         self.plan, self.folder, self.executor = plan, folder, executor
+        self.holds: str | None = None  # the member whose weights the model has
 
     @cached_property
     def model(self) -> ClozeModel:
@@ -65,6 +81,7 @@ class Bench:
 
     def restored(self, seed: int) -> ClozeModel:
         """The model as it was before any training; a new adapter, where there is one, is drawn from the seed."""
+        self.holds = None
         if self.model.adapted:
             reset_adapter(self.model.model, seed)
         else:
@@ -73,12 +90,19 @@ class Bench:
 
     def release(self) -> None:
         """Let go of the model: what follows has one of its own."""
+        self.holds = None
         for name in ("model", "questions", "_initial"):
             self.__dict__.pop(name, None)
 
-    def carry_out(self, works: Sequence[Work], what: str) -> None:
-        """Have all of it done, and say of each piece how it went and how long the rest will take."""
-        began = time.monotonic()
+    def carry_out(
+        self, works: Sequence[Work], what: str, then: Callable[[Work], Sequence[Work]] = lambda work: ()
+    ) -> None:
+        """Have all of it done, and say of each piece how it went and how long the rest will take.
+
+        `then` gives what is to be done after a piece, in this process at once or as more work.
+        """
+        began, works = time.monotonic(), list(works)
         for done, (place, said) in enumerate(self.executor(self, works), start=1):
+            works += then(works[place])
             left = (len(works) - done) * (time.monotonic() - began) / done
             self.plan.say(f"{works[place].name}  {said}  about {left / 60:,.0f} min left for {what}")

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from clozify import hub
 from clozify.cloze import BUILTIN, Gathered, longest_of, set_attention_dropout
+from clozify.company import company
 from clozify.data import Rows
 from clozify.encode import Batch, Encoded, compile_segments, passes
 from clozify.errors import ModelError
@@ -157,11 +158,12 @@ class Classifier:
         self.model.eval()
         for start, stop in rows.stretches():
             encoded = self.encode(rows, start, stop)
-            scores = np.empty((stop - start, len(self.task.labels)), dtype=np.float32)
-            for batch in encoded.batches(token_budget):
-                scores[batch.rows] = self.scores(batch).float().cpu().numpy()
+            scores = np.zeros((stop - start, len(self.task.labels)), dtype=np.float32)
+            for number, batch in enumerate(encoded.batches(token_budget)):
+                if company().takes(number):
+                    scores[batch.rows] = self.scores(batch).float().cpu().numpy()
                 advance(len(batch.rows))
-            yield start, scores
+            yield start, company().added(scores)
 
     def save(self, folder: Path) -> None:
         """An ordinary Hugging Face folder, with the task beside it; the tokenizer remembers the length."""

@@ -87,10 +87,11 @@ class Rows:
         """All columns of the rows as an Arrow table in memory."""
         return self._dataset[:] if self._whole is None else _picked(self._dataset, self._whole[1])
 
-    def stretches(self, size: int = STRETCH) -> Iterator[tuple[int, int]]:
-        """The borders of consecutive stretches of rows."""
-        for start in range(0, len(self), size):
-            yield start, min(start + size, len(self))
+    def stretches(self, size: int = STRETCH, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
+        """The borders of consecutive stretches of rows, of all or of those from `first` to before `last`."""
+        last = len(self) if last is None else last
+        for start in range(first, last, size):
+            yield start, min(start + size, last)
 
     def texts(self, field: str, start: int = 0, stop: int | None = None) -> list[str]:
         """A field's text in each row, cleaned: null is empty, a line break (as the task writes it) is a space."""

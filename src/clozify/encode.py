@@ -176,6 +176,12 @@ class Batch:
     token_type_ids: NDArray[np.int64]  # (batch, length)
     mask_at: NDArray[np.int64]  # (batch,)
 
+    def part(self, of: slice) -> Batch:
+        """Some of the rows, as wide as all of them."""
+        return Batch(
+            self.rows[of], self.input_ids[of], self.attention_mask[of], self.token_type_ids[of], self.mask_at[of]
+        )
+
 
 def like_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Groups of rows that are about equally long."""

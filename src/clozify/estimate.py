@@ -111,8 +111,11 @@ def _timed(work: Any) -> float:
     return time.monotonic() - began
 
 
-def member_seconds(plan: Plan) -> tuple[float, float, int]:
-    """Seconds of a fine-tuning step and of scoring a row, and how many parameters are trained."""
+def member_seconds(plan: Plan, rows: int | None = None) -> tuple[float, float, int]:
+    """Seconds of a fine-tuning step and of scoring a row, and how many parameters are trained.
+
+    So many rows are scored, some of them several times where there are fewer.
+    """
     model = plan.load_model()
     questions = ask(model, plan.task, None, plan.recipe.wording)
     question = questions.asked[0]
@@ -134,7 +137,7 @@ def member_seconds(plan: Plan) -> tuple[float, float, int]:
 
     steps(1)
     step = _timed(lambda: steps(STEPS)) / STEPS
-    few = pile.select(np.arange(min(ROWS, len(pile))))
+    few = pile.select(np.resize(np.arange(len(pile)), rows) if rows else np.arange(min(ROWS, len(pile))))
     row = _timed(lambda: list(annotate(model, questions.only(0), few, length))) / len(few)
     return step, row, model.model.num_parameters(only_trainable=True)
 

@@ -19,16 +19,19 @@ def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor | None = None)
     return (each * weights[labels]).mean()
 
 
-def masked_lm(scores: Tensor, tokens: Tensor, micro: Tensor, micro_batches: int) -> Tensor:
+def masked_lm(
+    scores: Tensor, tokens: Tensor, micro: Tensor, micro_batches: int, counts: Tensor | None = None
+) -> Tensor:
     """L_MLM: within each micro-batch the mean of -log M(token | z) over its masked tokens, then their mean.
 
     `scores` is (masked, vocabulary); `micro` (masked,) says which micro-batch a token belongs to. A micro-batch
-    without a masked token counts as 0.
+    without a masked token counts as 0. `counts` says how many masked tokens each has, where not all of them are here.
     """
     if len(tokens) == 0:
         return scores.new_zeros(())
     each = functional.cross_entropy(scores, tokens, reduction="none")  # (masked,)
-    counts = torch.bincount(micro, minlength=micro_batches).to(each.dtype)  # (micro_batches,)
+    found = torch.bincount(micro, minlength=micro_batches) if counts is None else counts
+    counts = found.to(each.dtype)  # (micro_batches,)
     return (each / counts[micro]).sum() / micro_batches
 
 

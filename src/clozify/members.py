@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clozify.adapters import save_adapter
 from clozify.arrays import growing, narrowed
-from clozify.bench import Bench
+from clozify.bench import Bench, Work
 from clozify.data import Rows
 from clozify.encode import Encoded
 from clozify.metrics import evaluate
@@ -27,6 +27,7 @@ from clozify.plan import Plan
 from clozify.questions import Questions
 from clozify.recipe import Training
 from clozify.run import key_of
+from clozify.shards import Labelling, ShardWork, put_aside, shards_of
 from clozify.steps.annotate import annotate
 from clozify.steps.finetune import finetune
 from clozify.tokens import Ragged
@@ -83,9 +84,10 @@ def _write_scores(bench: Bench, question: Questions, folder: Path, pile: bool) -
 
 def untrained_on_pile(bench: Bench) -> list[dict[str, Any]]:
     """The pairs themselves as members, M^0 of zero-shot iPET: each scores the pile once, whatever the seeds."""
-    plan, folder, questions = bench.plan, bench.folder, bench.questions
+    plan, folder = bench.plan, bench.folder
     assert plan.unlabeled is not None
-    members = []
+    members: list[dict[str, Any]] = []
+    works: list[UntrainedWork] = []
     for place, pair in enumerate(plan.task.pairs):
         words = pair.verbalizer.words
         key = key_of(step="untrained pile", pattern=pair.pattern.text, words=words, **_scores_key(plan))
@@ -93,12 +95,27 @@ def untrained_on_pile(bench: Bench) -> list[dict[str, Any]]:
         name = f"untrained {place + 1}/{len(plan.task.pairs)}  {pair.name}"
         if (folder.job("untrained", key) / "pile.npy").exists():
             plan.say(f"{name}  already there")
-            continue
-        started = time.monotonic()
-        with folder.writing("untrained", key) as beside:
-            _write_scores(bench, questions.only(place), beside, pile=True)
-        plan.say(f"{name}  scored the pile in {time.monotonic() - started:,.0f} s")
+        else:
+            works.append(UntrainedWork(name, key, place))
+    bench.carry_out(works, "the untrained pairs")
     return members
+
+
+@dataclass(frozen=True)
+class UntrainedWork:
+    """The work of scoring the pile with a pair before any training."""
+
+    name: str
+    key: str
+    pair: int
+
+    def do(self, bench: Bench) -> str:
+        """Score the pile and the test rows; returns what to say of it."""
+        started = time.monotonic()
+        bench.restored(0)
+        with bench.folder.writing("untrained", self.key) as beside:
+            _write_scores(bench, bench.questions.only(self.pair), beside, pile=True)
+        return f"scored the pile in {time.monotonic() - started:,.0f} s"
 
 
 @dataclass(frozen=True)
@@ -136,6 +153,7 @@ def train_members(bench: Bench, jobs: Sequence[Job], what: str = "member") -> li
     plan, folder = bench.plan, bench.folder
     members: list[dict[str, Any]] = []
     works: list[MemberWork] = []
+    split = bool(shards_of(bench))
     for number, job in enumerate(jobs, start=1):
         key = _key(plan, job)
         if not job.score_pile:  # one that scored more than is asked for will do
@@ -146,8 +164,17 @@ def train_members(bench: Bench, jobs: Sequence[Job], what: str = "member") -> li
         if (folder.job("members", key) / "member.json").exists():
             plan.say(f"{name}  already there")
         else:
-            works.append(MemberWork(name, key, job))
-    bench.carry_out(works, "members" if what == "member" else what.split(", ")[0])
+            works.append(MemberWork(name, key, job, split and job.score_pile and not job.keep))
+    labelling = Labelling(bench)
+
+    def then(done: Work) -> list[Work]:
+        if isinstance(done, ShardWork):
+            labelling.end(done)
+        elif isinstance(done, MemberWork) and done.split:
+            return labelling.begin(done.name, done.key, done.job.pair, done.job.seed)
+        return []
+
+    bench.carry_out(works, "members" if what == "member" else what.split(", ")[0], then)
     return members
 
 
@@ -182,19 +209,22 @@ def _key(plan: Plan, job: Job) -> str:
 
 @dataclass(frozen=True)
 class MemberWork:
-    """The work of training one member and writing what it scored."""
+    """The work of training one member and writing what it scored; where this is split, of the test rows alone."""
 
     name: str
     key: str
     job: Job
+    split: bool = False
 
     def do(self, bench: Bench) -> str:
         """Train it from the pretrained weights; returns what to say of it."""
-        return _train_member(bench, self.job, self.key, self.name)
+        if self.split and (bench.folder.job("trained", self.key) / "member.json").exists():
+            return "already trained"
+        return _train_member(bench, self)
 
 
-def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
-    started = time.monotonic()
+def _train_member(bench: Bench, work: MemberWork) -> str:
+    job, started = work.job, time.monotonic()
     plan, questions, model = bench.plan, bench.questions, bench.restored(job.seed)
     question = questions.only(job.pair)
     template = question.asked[0].template
@@ -212,7 +242,7 @@ def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
         return _scored(bench, question, plan.dev)[0]  # type: ignore[no-any-return]
 
     steps = _section(plan).steps(len(labels))
-    with plan.watching(name, steps, on_dev) as (watch, looks):
+    with plan.watching(work.name, steps, on_dev) as (watch, looks):
         course = finetune(
             model,
             question.asked[0].words[0],
@@ -225,8 +255,10 @@ def _train_member(bench: Bench, job: Job, key: str, name: str) -> str:
             watch,
         )
     trained = time.monotonic() - started
-    with bench.folder.writing("members", key) as beside:
-        _write_scores(bench, question, beside, pile=job.score_pile and plan.unlabeled is not None)
+    if work.split:
+        put_aside(bench, work.key)
+    with bench.folder.writing("trained" if work.split else "members", work.key) as beside:
+        _write_scores(bench, question, beside, job.score_pile and plan.unlabeled is not None and not work.split)
         if job.keep and model.adapted:
             save_adapter(model.model, beside / "model", plan.base)
         elif job.keep:

@@ -23,7 +23,8 @@ from clozify.bench import Bench
 from clozify.comparison import compare
 from clozify.data import Rows, few_shot, read
 from clozify.errors import DataError, listed
-from clozify.executors.choice import choose_executor
+from clozify.executors.choice import choose_executor, number_at_once, one_worker
+from clozify.executors.launched import follow, is_follower
 from clozify.final import train_classifiers
 from clozify.generations import train_generations
 from clozify.members import first_jobs, member_metrics, train_members, untrained
@@ -33,6 +34,7 @@ from clozify.plan import Plan, no_rows, with_labels
 from clozify.precision import choose_precision
 from clozify.recipe import Recipe, load_recipe
 from clozify.report.written import report_of
+from clozify.room import room_for
 from clozify.run import key_of
 from clozify.semisupervised import METHODS as SEMI_SUPERVISED
 from clozify.softlabels import write_soft_labels
@@ -149,7 +151,7 @@ def train(
     labeled: str | Path | Rows | None,
     output: str | Path,
     devices: str | int = "auto",
-    at_once: int | None = None,
+    at_once: str | int | None = None,
     executor: str = "local",
     address: str | None = None,
     **more: Any,
@@ -157,14 +159,20 @@ def train(
     """Train a classifier and return the run's metrics; `output` is the run's folder, which resumes.
 
     Without labelled rows (`None`) the method must be `ipet`. `devices` is `auto` (every GPU, else the CPU), `cpu`, or
-    a number of GPUs; `at_once` says how many models are trained at a time on each of them. `executor` is `local`, or
-    `ray` for a cluster, whose `address` may be given; `output` may then be an address too: `s3://bucket/run`.
+    a number of GPUs; `at_once` says how many models are trained at a time on each of them, or is `auto`: as many as
+    fit, by a trial. `executor` is `local`, or `ray` for a cluster, whose `address` may be given. `output` may be an
+    address too: `s3://bucket/run`. Of several processes that Accelerate's launcher has started, the first returns the
+    metrics and the others nothing.
 
     `more` is what `prepare` takes: `unlabeled`, `test`, `dev`, `examples` (so many of the labelled rows), `model`,
     `student`, `method`, `recipe`, `settings`, `column_of`, `allow_overlap`, `trackers` (names that Accelerate knows),
     `augmented` (paraphrases of the pile, for UDA and MixText), and `say`, a function that is told a line now and then.
     """
-    device, where = choose_executor(executor, address, devices, at_once)
+    if is_follower():
+        follow(devices)
+        return {}
+    number = number_at_once(at_once)
+    device, where = choose_executor(executor, address, devices, number or 1)
     plan = prepare(task, labeled, device=device, **more)
     with open_run(output) as folder, (folder.path / "log.txt").open("a", encoding="utf-8") as log:
         plan.output = folder.path
@@ -176,6 +184,11 @@ def train(
             tell(line)
 
         plan.say = say
+        if number is None:
+            with one_worker(executor, address, devices) as worker:
+                number, why = room_for(Bench(plan, folder, worker))
+            plan.say(why)
+            _, where = choose_executor(executor, address, devices, number)
         with where as workers:
             return _run(Bench(plan, folder, workers))
 

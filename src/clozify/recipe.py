@@ -149,6 +149,12 @@ class Recipe(Section):
     scores_dtype: Literal["float32", "float16"] = Field(
         "float32", description="How members' scores of the pile are written; float16 takes half the disk."
     )
+    shard_rows: int = Field(
+        65_536,
+        ge=0,
+        description="Where several workers share a run, each labels so many rows of a larger pile for a member at a "
+        "time; 0: who trained a member labels all. Multiples of 16384 leave the scores the same to the bit.",
+    )
     overlap: bool = Field(False, description="Keep labelled and test rows in the pile (the paper's D = T).")
     scoring: Literal["float32", "bf16", "auto"] = Field(
         "float32",

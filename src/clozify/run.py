@@ -22,7 +22,7 @@ from typing import Any
 
 from clozify.errors import RunError
 
-CACHES = ("tokens", "soft")  # kinds of jobs that nobody needs once the run is done
+CACHES = ("tokens", "soft", "weights", "trained", "shards")  # kinds of jobs that nobody needs once the run is done
 
 
 def key_of(**inputs: Any) -> str:
@@ -121,6 +121,11 @@ class RunFolder:
             self.written.append((kind, key))
         finally:
             shutil.rmtree(beside, ignore_errors=True)
+
+    @contextmanager
+    def reading(self, kind: str, key: str) -> Iterator[Path]:
+        """A job's results, while the block lasts: a machine that has only a copy of them need not keep it."""
+        yield self.job(kind, key)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a file of the run's own, whole or not at all."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from clozify.errors import RunError
 from clozify.lease import LOCK, Lease
-from clozify.run import CACHES, RunFolder
+from clozify.run import RunFolder
 
 WHOLE = "whole.json"  # the names of a folder's files, written when all of them are there
 JOB = re.compile(r"[^/]+/[0-9a-f]{16}/")
@@ -176,9 +176,21 @@ class StoredRun(RunFolder):
             if self._lease is not None:
                 self._lease.check()
         self.store.push(f"{kind}/{key}", super().job(kind, key))
-        elsewhere = self._lease is None and self._scratch is not None
-        if elsewhere and kind not in CACHES:  # nobody reads it here
+        if self._elsewhere and kind not in ("tokens", "soft"):  # nobody reads it here
             shutil.rmtree(super().job(kind, key))
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether the temporary folder is a worker's own."""
+        return self._lease is None and self._scratch is not None
+
+    @contextmanager
+    def reading(self, kind: str, key: str) -> Iterator[Path]:
+        """A job's results, fetched if they are not here; a worker's own copy goes when the block ends."""
+        place = self.job(kind, key)
+        yield place
+        if self._elsewhere:
+            shutil.rmtree(place)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a file of the run's own; the one that says whose folder it is goes to the store at once."""

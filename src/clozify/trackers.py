@@ -87,4 +87,5 @@ class Tracking:
         """Tell the trackers what came of it."""
         numbers = {plain(name): value for name, value in flat(metrics).items() if isinstance(value, int | float)}
         self.accelerator.log(numbers, step=self.steps)
-        self.accelerator.end_training()
+        for tracker in self.accelerator.trackers:  # not `end_training`, which ends other processes' company too
+            tracker.finish()

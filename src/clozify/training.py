@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozify.classifier import Classifier
+from clozify.company import company, no_rows_here
 from clozify.encode import Batch, Encoded
 from clozify.errors import TrainingError
 from clozify.masters import Masters
@@ -135,6 +136,9 @@ def train(
     were best on them are kept, and training may stop early. A `FixedStep` is for a GPU, which replays it.
     """
     steps, decay = settings.steps(rows), settings.decay_steps(rows)
+    own = company()
+    if own.rank:  # other rows, so another dropout
+        torch.manual_seed(torch.initial_seed() + own.rank)
     on_gpu = isinstance(loss_of_step, FixedStep)
     part = getattr(module, "base_model", module) if on_gpu else nn.Module()
     with Masters(module, part).behind() as masters:
@@ -159,8 +163,9 @@ def train(
             with accelerator.autocast():
                 loss = loss_of_step(step)
             accelerator.backward(loss)
+            loss = own.add_gradients(module.parameters(), loss)
             finish()
-            return loss.detach()
+            return loss
 
         if not isinstance(loss_of_step, FixedStep):
             return _loop(module, eager, set_rate, steps, settings, watch, masters)
@@ -177,14 +182,18 @@ def train_classifier(
     accelerator: Any,
     watch: Watch = UNWATCHED,
 ) -> list[float]:
-    """Train a classifier; `drawn` gives a step's rows and what else the loss wants beside their scores."""
+    """Train a classifier; `drawn` gives a step's rows and what else the loss, a mean over rows, wants beside scores."""
 
     def loss_of_step(_: int) -> Tensor:
         batch, beside = drawn()
-        given = {name: torch.from_numpy(array).to(classifier.device) for name, array in beside.items()}
-        return loss(classifier.scores(batch), given)
+        ours, rows = company().share(len(batch.rows)), len(batch.rows)
+        batch = batch.part(ours)
+        if not len(batch.rows):
+            return no_rows_here()
+        given = {name: torch.from_numpy(array[ours]).to(classifier.device) for name, array in beside.items()}
+        return loss(classifier.scores(batch), given) * (len(batch.rows) / rows)
 
-    if classifier.device.type == "cpu":
+    if classifier.device.type == "cpu" or company().size > 1:
         return train(classifier.model, loss_of_step, settings, len(encoded), accelerator, watch)
     step = classifier.fixed_step(drawn, loss, classifier.packs)
     return train(classifier.model, step, settings, len(encoded), accelerator, watch)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from clozify.classifier import new_classifier
+from clozify.company import Company, together
 from clozify.encode import Encoded
 from clozify.questions import ask
 from clozify.recipe import Finetune, load_recipe
@@ -56,12 +57,18 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     masked, targets = mask_tokens(drawn, settings, model.tokens, np.random.default_rng(1))
     losses, gradients = [], []
     words = questions.asked[0].words[0]
-    ways = ["on a CPU", "on a GPU", *(["in a line"] if model.packs else []), "naive"]
+    ways = ["on a CPU", "in 3 processes", "in 20 processes", "on a GPU", *(["in a line"] if model.packs else []), "naive"]
     assert model.packs or architecture not in ("bert", "roberta", "xlm-roberta")  # those that most people use
     for way in ways:
         model.model.zero_grad()
         if way == "on a CPU":
             loss = _joint_loss(model, words, batch, torch.from_numpy(labels), masked, targets, settings, None)
+        elif way.endswith("processes"):  # their losses, and so their gradients, are added
+            loss, size = torch.zeros(()), int(way.split()[1])
+            for rank in range(size):
+                with together(Company(rank, size)):  # of 20, some have no labelled row and some none at all
+                    truth = torch.from_numpy(labels)
+                    loss = loss + _joint_loss(model, words, batch, truth, masked, targets, settings, None)
         elif way != "naive":  # padded to shapes that come again
             given = (model, words, lambda: (batch, labels, masked, targets), settings, None)
             step = fixed_step(*given, in_line=way == "in a line")

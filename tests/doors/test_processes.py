@@ -59,6 +59,16 @@ def test_two_processes_leave_the_same_run_as_one_though_one_is_killed(run, files
     assert (files / "shared" / "classifier" / "config.json").exists()
 
 
+def test_without_labelled_rows_the_untrained_pairs_are_shared_out_too(run, files):
+    """A process that was at work on something else before must still label with the pretrained weights."""
+    more = {"labeled": None, "method": "ipet", "settings": [*SETTINGS, "ipet.generations=1", "repetitions=1"]}
+    alone = run("alone", **more)
+    assert run("shared", at_once=2, **more) == alone
+    one, other = scores(files / "alone"), scores(files / "shared")
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
 class Unlucky:
     """Work that always fails."""
 
@@ -145,3 +155,39 @@ def test_trackers_hear_of_steps_that_other_processes_take(run, files):
     events = {path.parent for path in (files / "run" / "trackers").rglob("events.out.tfevents.*")}
     tags = [tag for place in events for tag in EventAccumulator(str(place)).Reload().Tags()["scalars"]]
     assert len([tag for tag in tags if tag.endswith("/loss")]) == 2  # one a training
+
+
+def test_auto_measures_one_model_in_a_process_of_its_own_and_says_what_it_chose(run, files, tiny_folder, monkeypatch):
+    """Measured in the run's own process, the memory of the trial would be gone for what follows."""
+    import torch
+
+    from clozify import room
+
+    lines: list[str] = []
+    assert run("auto", at_once="auto", say=lines.append) == run("alone")
+    (told,) = [line for line in lines if line.startswith("at once: ")]
+    assert "at once: 1 on each machine; one takes 0." in told  # one thread in this test
+    assert told.endswith("what decides is the number of threads, 1")
+    found: list[room.Measured] = []
+    fitting = room.fitting
+    monkeypatch.setattr(room, "fitting", lambda measured, models: found.append(measured) or fitting(measured, models))
+    torch.set_num_threads(2)
+    assert main(monkeypatch, files, "--plan", "--at-once", "auto", "--model", tiny_folder("bert"))["at_once"] == 1
+    assert found[0].threads == 2
+    assert 100 << 20 < found[0].need < 4 << 30 < found[0].free
+
+
+def main(monkeypatch, files, *more):
+    """What the command prints."""
+    import io
+    import json
+    from contextlib import redirect_stdout
+
+    from clozify import cli
+
+    given = ["clozify", "train", files / "task.toml", "--labeled", files / "labeled.csv", "--output", files / "planned"]
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "argv", [*map(str, given), "--json", *map(str, more)])
+    with redirect_stdout(printed), pytest.raises(SystemExit):
+        cli.main()
+    return json.loads(printed.getvalue())

@@ -20,6 +20,7 @@ from clozify.executors.ray import Ray, Share, Worker, share_of
 from clozify.run import RunFolder
 from tests.doors.conftest import SETTINGS
 from tests.doors.test_processes import Mendable, one_thread  # noqa: F401
+from tests.doors.test_shards import run_to
 from tests.doors.test_train import scores
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'clozify[ray]'")
@@ -90,6 +91,42 @@ def test_a_cluster_leaves_the_same_run_as_one_process_though_a_worker_is_killed(
     logs = [log.read_text() for log in (files / "shared" / "workers").iterdir()]
     assert len(logs) == 1
     assert f"Worker PID: {killed[0]}" in logs[0] or f"pid: {killed[0]}" in logs[0]
+
+
+def test_a_large_pile_is_labelled_in_shards_and_one_whose_worker_is_killed_is_done_again_alone(run, files):
+    """A shard that is lost, or joined in the wrong place, gives thousands of rows another row's label."""
+    lines: list[str] = []
+    killed = []
+
+    def kill_one():
+        while len(list(files.glob("shared/trained/[0-9a-f]*"))) < 2:  # from now on there are only shards to do
+            time.sleep(0.01)
+        time.sleep(0.2)
+        while not killed:
+            for process in at_work()[:1]:
+                process.kill()
+                killed.append(process.pid)
+
+    texts = [f"{'a fine game ' * (n % 9)} number {n}" for n in range(2_000)]
+    (files / "pile.csv").write_text("\n".join(["text", *texts]) + "\n")
+    settings = [*SETTINGS, "repetitions=1", "distill.max_steps=1"]
+    alone = run("alone", settings=settings)
+    threading.Thread(target=kill_one, daemon=True).start()
+    settings += ["shard_rows=250"]
+    shared = run("shared", executor="ray", at_once=2, say=lines.append, settings=settings)
+    failed = [line for line in lines if "failed" in line]
+    assert len(failed) == 1
+    assert "  failed: its worker died (1 of 3 tries)" in failed[0]
+    assert "  rows " in failed[0]
+    assert sum("labelled in" in line for line in lines) == 16
+    assert sum("steps/s" in line for line in lines) == 2  # nobody trained anew
+    assert shared["members"] == alone["members"]
+    one, other = scores(files / "alone"), scores(files / "shared")
+    members = [name for name in one if name.startswith("members/")]
+    assert len(members) == 4
+    for name in members:  # other batches, so other last bits
+        np.testing.assert_allclose(other[name], one[name], rtol=1e-5, atol=1e-5)
+    assert not [name for name in ("shards", "trained", "weights") if (files / "shared" / name).exists()]
 
 
 @pytest.mark.slow
@@ -172,7 +209,10 @@ def test_trackers_hear_of_steps_that_workers_take(run, files):
     """A tracker without the members' losses looks as if nothing was trained."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(executor="ray", at_once=1, method="supervised", unlabeled=None, trackers=["tensorboard"])
+    lines: list[str] = []
+    more = {"method": "supervised", "unlabeled": None, "trackers": ["tensorboard"], "say": lines.append}
+    run(executor="ray", at_once="auto", **more)  # one worker of the cluster measures what a model takes
+    assert [line for line in lines if line.startswith("at once: 1 on each machine; one takes 0.")]
     events = {path.parent for path in (files / "run" / "trackers").rglob("events.out.tfevents.*")}
     tags = [tag for place in events for tag in EventAccumulator(str(place)).Reload().Tags()["scalars"]]
     assert len([tag for tag in tags if tag.endswith("/loss")]) == 2  # one a training
@@ -272,14 +312,3 @@ def test_a_run_in_a_store_that_is_killed_goes_on_and_its_classifier_predicts(run
     _, other = predict(files / "alone", files / "test.csv")
     assert np.array_equal(one, other)
     assert evaluate_run(f"{address}/classifier", files / "test.csv")["rows"] == 40
-
-
-def run_to(run, address, lines, **more):
-    """A run whose output is an address, not a folder of the test."""
-    from clozify.pet import train
-
-    seen = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.doors.conftest.train", lambda output, **given: seen.update(given))
-        run()
-    return train(output=address, say=lines.append, **(seen | more))

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozify.classifier import Classifier
+from clozify.company import only_alone
 from clozify.encode import Encoded, join
 from clozify.errors import ModelError
 from clozify.losses import distillation, entropy_beyond, kl_divergence, sharpened
@@ -91,6 +92,7 @@ def mixtext(
     watch: Watch = UNWATCHED,
 ) -> list[float]:
     """Train the classifier; each of `augmented` holds the pile's rows in another wording, in the pile's order."""
+    only_alone("MixText")
     model, pad = classifier.model, classifier.tokens.pad_id
     steps, number = settings.steps(len(labeled)), len(classifier.task.labels)
     layers = layers_to_mix(settings.mix_layers, model.config.num_hidden_layers)

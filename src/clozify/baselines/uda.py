@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozify.classifier import Classifier
+from clozify.company import only_alone
 from clozify.encode import Encoded, join
 from clozify.losses import annealed_cross_entropy, kl_divergence
 from clozify.recipe import Uda
@@ -62,6 +63,7 @@ def uda(
     watch: Watch = UNWATCHED,
 ) -> list[float]:
     """Train the classifier; each of `augmented` holds the pile's rows in another wording, in the pile's order."""
+    only_alone("UDA")
     settings = settings.warmed(len(labeled))
     steps, number = settings.steps(len(labeled)), len(classifier.task.labels)
     draw = endless(len(labeled), settings.rows_a_step, chance)

@@ -35,6 +35,10 @@ ExamplesOption = Annotated[
 ]
 DevicesOption = Annotated[str, typer.Option(help="'auto' (every GPU, else the CPU), 'cpu', or a number of GPUs.")]
 AtOnceOption = Annotated[int | None, typer.Option(min=1, help="Models that are trained at a time on each device.")]
+AtOnceOrAutoOption = Annotated[
+    str | None,
+    typer.Option("--at-once", help="Models that are trained at a time on each device; 'auto': as many as fit."),
+]
 ExecutorOption = Annotated[str, typer.Option(help="'local': on this machine; 'ray': on a Ray cluster.")]
 AddressOption = Annotated[
     str | None, typer.Option(help="The cluster's address, or 'auto'; else one that is found or started here.")

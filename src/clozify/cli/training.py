@@ -11,7 +11,7 @@ from rich.console import Console
 
 from clozify.cli.options import (
     AddressOption,
-    AtOnceOption,
+    AtOnceOrAutoOption,
     DevicesOption,
     ExamplesOption,
     ExecutorOption,
@@ -63,7 +63,7 @@ def train(
         list[str] | None, typer.Option(help="A tracker that Accelerate knows: tensorboard, wandb, mlflow, ...")
     ] = None,
     devices: DevicesOption = "auto",
-    at_once: AtOnceOption = None,
+    at_once: AtOnceOrAutoOption = None,
     executor: ExecutorOption = "local",
     address: AddressOption = None,
     mapping: MapOption = None,
@@ -104,14 +104,25 @@ def train(
     }
     if plan:
         from clozify.estimate import estimate
+        from clozify.executors.choice import choose_executor, number_at_once
+        from clozify.room import planned_room
 
-        cost = estimate(prepare(loaded, labeled, **asked))
+        number = number_at_once(at_once)
+        device, _ = choose_executor(executor, address, devices, number or 1)
+        prepared = prepare(loaded, labeled, device=device, **asked)
+        cost = estimate(prepared)
+        if number is None and executor == "local":
+            cost["at_once"], cost["why"] = planned_room(prepared, devices)
+        elif number is None:
+            cost["why"] = "at once: measured on the cluster when the run begins"
         if as_json:
             print_json(cost)
         else:
             show_plan(Console(), cost)
         return
     found = work(loaded, labeled, output, devices, at_once, executor, address, say=teller(quiet), **asked)
+    if not found:  # one of the processes that help the first
+        return
     if as_json:
         print_json(found)
     else:

@@ -7,6 +7,7 @@ piece and answers in one word: done, error (the user can mend it), memory (there
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,9 +27,21 @@ class Ledger:
 
     def __init__(self, works: Sequence[Work], say: Callable[[str], None]) -> None:
         self.works, self.say = works, say
-        self.left = len(works)
-        self.waiting = list(range(len(works)))[::-1]
-        self._failures = [0] * len(works)
+        self.done = 0
+        self.waiting: list[int] = []  # the last is next
+        self._known = 0
+        self._failures: Counter[int] = Counter()
+        self.look()
+
+    @property
+    def left(self) -> int:
+        """How many pieces are not done yet."""
+        return len(self.works) - self.done
+
+    def look(self) -> None:
+        """See what was added to the work; it is done first."""
+        self.waiting += range(self._known, len(self.works))[::-1]
+        self._known = len(self.works)
 
     def without_memory(self, place: int, workers: int) -> None:
         """A worker found no memory left and is gone; the piece is done by one of the others."""

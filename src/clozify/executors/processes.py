@@ -49,6 +49,11 @@ class Processes:
         self.threads = max(1, torch.get_num_threads() // count)
         self.helpers: list[_Helper | None] = [None] * count
 
+    @property
+    def workers(self) -> int:
+        """How many processes there are."""
+        return len(self.helpers)
+
     def __enter__(self) -> Processes:
         return self
 
@@ -77,8 +82,9 @@ class Processes:
                     continue
                 place, helper.place = helper.place, None
                 if heard.kind == "done":
-                    ledger.left -= 1
+                    ledger.done += 1
                     yield place, heard.said
+                    ledger.look()
                     continue
                 if heard.error is not None:  # something that the user can mend
                     raise heard.error

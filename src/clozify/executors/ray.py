@@ -31,6 +31,7 @@ from clozify.run import RunFolder
 from clozify.store import is_address
 
 LISTENING = 1.0  # seconds between two looks at the steps that workers have taken
+FOR_WORKERS = ("tokens", "weights")  # kinds of jobs that only workers read
 PATIENCE = 30.0  # seconds without any worker before people are told
 
 
@@ -123,13 +124,25 @@ def share_of(nodes: Sequence[dict[str, float]], devices: str | int = "auto", at_
 class Ray:
     """An executor on a cluster; without an address, the one that Ray finds here, or one that is started here."""
 
-    def __init__(self, address: str | None = None, devices: str | int = "auto", at_once: int | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        devices: str | int = "auto",
+        at_once: int | None = None,
+        workers: int | None = None,
+    ) -> None:
         self.address, self.devices, self.at_once = address, devices, at_once
+        self.most = workers  # however large the cluster is
         self.hands: list[_Hand | None] = []
         self.bad_starts = 0
         self.sign = f"workers/.{uuid.uuid4().hex}"  # a file by which a machine knows the run's folder
         self.signed: Path | None = None
         self.sent: Any = None  # the plan
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are, or will be when the cluster has room."""
+        return len(self.hands)
 
     def __enter__(self) -> Ray:
         try:
@@ -155,7 +168,7 @@ class Ray:
         except RunError:
             self.__exit__()
             raise
-        self.hands = [None] * self.share.workers
+        self.hands = [None] * min(self.share.workers, self.most or self.share.workers)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,9 +214,11 @@ class Ray:
                 elif found.kind == "done":
                     assert place is not None
                     for kind, key in written:
-                        bench.folder.job(kind, key)  # fetched, where it is not here
-                    ledger.left -= 1
+                        if kind not in FOR_WORKERS:
+                            bench.folder.job(kind, key)  # fetched, where it is not here
+                    ledger.done += 1
                     yield place, found.said
+                    ledger.look()
                 else:
                     self._failed(bench, ledger, hand, place, found)
 

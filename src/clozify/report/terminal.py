@@ -296,6 +296,8 @@ def show_plan(console: Console, cost: dict[str, Any]) -> None:
         console.print(f"{cost['classifiers']} classifiers, each {cost['steps_a_classifier']:,} steps.")
     time_needed = f"{minutes / 60:,.1f} hours" if minutes > 90 else f"{minutes:,.0f} minutes"
     console.print(f"About {time_needed} on this machine and {cost['disk_mib']:,.0f} MiB on disk.")
+    if "why" in cost:
+        console.print(f"{cost['why'].capitalize()}; the time is that of one at a time.")
 
 
 def show_comparison(console: Console, found: dict[str, Any]) -> None:

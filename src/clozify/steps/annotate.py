@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from clozify.cloze import ClozeModel
+from clozify.company import company
 from clozify.data import STRETCH, Rows
 from clozify.encode import Column, Encoded
 from clozify.questions import Questions
@@ -64,20 +65,26 @@ def annotate(
     seen: Seen | None = None,
     advance: Callable[[int], None] = lambda count: None,
     token_budget: int | None = None,
+    first: int = 0,
+    last: int | None = None,
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield `(start, scores)` for consecutive stretches of rows; scores are (pairs asked for, rows, labels)."""
+    """Yield `(start, scores)` for consecutive stretches of rows; scores are (pairs asked for, rows, labels).
+
+    Of all rows, or of those from `first` to before `last`.
+    """
     max_length = min(max_length, model.longest)
     budget = token_budget or TOKENS_A_BATCH.get(model.device.type, TOKENS_A_BATCH["cpu"])
     asked = [pair for question in questions.asked for pair in question.pairs]
     pairs, labels = len(asked), len(rows.task.labels)
     with model.scoring():
-        for start, stop in rows.stretches(STRETCH):
+        for start, stop in rows.stretches(STRETCH, first, last):
             columns = questions.tokenize(model, rows, start, stop)
-            scores = np.empty((pairs, stop - start, labels), dtype=np.float32)
+            scores = np.zeros((pairs, stop - start, labels), dtype=np.float32)
             encoded = [Encoded(question.template, columns, max_length) for question in questions.asked]
             waiting: list[tuple[int, NDArray[np.int64], torch.Tensor]] = []  # fetched at the end: a fetch stops a GPU
             for question, spliced in zip(questions.asked, encoded, strict=True):
-                for batch in spliced.batches(budget):
+                batches = enumerate(spliced.batches(budget))
+                for batch in (batch for number, batch in batches if company().takes(number)):
                     states = model.states_at_mask(batch)  # (batch, hidden)
                     for pair, words in zip(question.pairs, question.words, strict=True):
                         waiting.append((asked.index(pair), batch.rows, model.label_scores(states, words)))
@@ -86,4 +93,4 @@ def annotate(
                 scores[place, chosen] = found.float().cpu().numpy()
             if seen is not None:
                 seen.note(columns, encoded)
-            yield start, scores
+            yield start, company().added(scores)

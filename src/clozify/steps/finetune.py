@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozify.cloze import ClozeModel
+from clozify.company import company, no_rows_here
 from clozify.encode import Batch, Encoded, join
 from clozify.losses import cross_entropy, joint, masked_lm
 from clozify.packing import pack
@@ -90,12 +91,15 @@ def finetune(
 
     def loss_of_step(_: int) -> Tensor:
         batch, truth, masked, targets = drawn()
-        if masked is None or targets is None:
-            scores = model.label_scores(model.states_at_mask(batch), words)
-            return cross_entropy(scores, model.tensor(truth), weights)
-        return _joint_loss(model, words, batch, model.tensor(truth), masked, targets, recipe.finetune, weights)
+        if masked is not None and targets is not None:
+            return _joint_loss(model, words, batch, model.tensor(truth), masked, targets, recipe.finetune, weights)
+        ours = company().share(len(truth))
+        if ours.start == ours.stop:
+            return no_rows_here()
+        scores = model.label_scores(model.states_at_mask(batch.part(ours)), words)
+        return len(scores) / len(truth) * cross_entropy(scores, model.tensor(truth[ours]), weights)
 
-    if model.device.type == "cuda":
+    if model.device.type == "cuda" and company().size == 1:
         in_line = model.packs and recipe.finetune.lm_targets == "text"
         step = fixed_step(model, words, drawn, recipe.finetune, weights, in_line)
         return train(model.model, step, settings, len(labeled), accelerator, watch)
@@ -168,14 +172,22 @@ def _joint_loss(
     settings: Finetune,
     weights: Tensor | None,
 ) -> Tensor:
-    """(1 - alpha) L_CE + alpha L_MLM of one step, in one forward pass."""
-    labeled_rows = len(batch.rows)
-    both = join([batch, masked], model.tokens.pad_id)
-    rows = np.concatenate([np.arange(labeled_rows), labeled_rows + targets.rows])
-    positions = np.concatenate([batch.mask_at, targets.positions])
+    """(1 - alpha) L_CE + alpha L_MLM of one step, in one forward pass; of several processes, this one's part of it."""
+    ours, helpers = company().share(len(truth)), company().share(len(masked.rows))
+    share = (ours.stop - ours.start) / len(truth)
+    micro = targets.rows // settings.per_gpu_helper_batch_size  # which micro-batch a token belongs to
+    counts = np.bincount(micro, minlength=settings.gradient_accumulation_steps)
+    here = (targets.rows >= helpers.start) & (targets.rows < helpers.stop)
+    both = join([batch.part(ours), masked.part(helpers)], model.tokens.pad_id)
+    if len(both.rows) == 0:
+        return no_rows_here()
+    labeled_rows = ours.stop - ours.start
+    rows = np.concatenate([np.arange(labeled_rows), labeled_rows + targets.rows[here] - helpers.start])
+    positions = np.concatenate([batch.mask_at[ours], targets.positions[here]])
     states = model.states(both, model.tensor(rows), model.tensor(positions))  # (labelled + masked, hidden)
-    ce = cross_entropy(model.label_scores(states[:labeled_rows], words), truth, weights)
-    micro = model.tensor(targets.rows // settings.per_gpu_helper_batch_size)  # which micro-batch a token belongs to
+    answers = model.label_scores(states[:labeled_rows], words)
+    ce = share * cross_entropy(answers, truth[ours], weights) if labeled_rows else answers.sum()
     scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
-    mlm = masked_lm(scores, model.tensor(targets.tokens), micro, settings.gradient_accumulation_steps)
+    tokens, of_micro = model.tensor(targets.tokens[here]), model.tensor(micro[here])
+    mlm = masked_lm(scores, tokens, of_micro, settings.gradient_accumulation_steps, model.tensor(counts))
     return joint(ce, mlm, settings.alpha)

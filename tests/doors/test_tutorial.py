@@ -1,7 +1,8 @@
 """docs/tutorial.md as a reader follows it: every file written, every command typed, in order, in an empty folder.
 
-Two things are changed. Trainings take few steps, by settings that are appended to `clozify train`; the server takes a port
-that is free, and the request goes there. What the tutorial shows of a command's output must be printed, but for numbers.
+Two things are changed. Trainings take few steps, by settings that are appended to `clozify train`; the server takes a
+port that is free, and the request goes there. What the tutorial shows of a command's output must be printed, but for
+numbers.
 """
 
 import os
@@ -20,7 +21,7 @@ PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE)
 FEW_STEPS = "".join(
     f" --set {section}.max_steps={steps}"
-    for section, steps in {"finetune_without_lm": 2, "distill": 4, "supervised": 2}.items()
+    for section, steps in {"finetune_without_lm": 1, "distill": 2, "supervised": 1}.items()
 )
 
 

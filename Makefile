@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint format setup clean
+.PHONY: demo docs test test-slow lint format setup clean
 
 demo: setup            ## supervised training, PET and iPET on the sample data, in minutes
 	$(BIN)/clozify demo
@@ -14,6 +14,9 @@ test: setup            ## pass the tests
 
 test-slow: setup       ## the checks that take minutes
 	$(BIN)/python -m pytest -m slow
+
+docs: setup            ## build the documentation's site into site/
+	$(BIN)/python scripts/build_site.py
 
 lint: setup            ## form, lint and types
 	$(BIN)/ruff format --check .
@@ -36,4 +39,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis

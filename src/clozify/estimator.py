@@ -38,10 +38,12 @@ ESTIMATOR_FILE = "estimator.json"
 class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A text classifier trained by PET, as a scikit-learn estimator.
 
-    `task` is a shipped task's name, a file or a `Task`. `unlabeled`, the pile, is a file's name or rows as `fit` takes
-    them; without one the ensemble itself predicts. `model`, `student`, `method`, `recipe` and `settings` are as in
-    `clozify.train`. `random_state` is the recipe's first seed; `None` leaves it as the recipe has it. `output` is a run
-    folder, which resumes; without it, training leaves nothing behind. `verbose` prints how training goes.
+    - `task`: a shipped task's name, a file or a `Task`.
+    - `unlabeled`: the pile, a file's name or rows as `fit` takes them; without one the ensemble itself predicts.
+    - `model`, `student`, `method`, `recipe`, `settings`: as in `clozify.train`.
+    - `random_state`: the recipe's first seed; `None` leaves it as the recipe has it.
+    - `output`: a run folder, which resumes; without it, training leaves nothing behind.
+    - `verbose`: print how training goes.
 
     Fitted, it has `classes_` (all of the task's labels, sorted, of the kind that `y` had), `task_`, `metrics_`,
     `n_features_in_` (the number of fields) and `run_`, a folder of its own that goes when the estimator goes.

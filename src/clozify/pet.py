@@ -156,17 +156,30 @@ def train(
     address: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Train a classifier and return the run's metrics; `output` is the run's folder, which resumes.
+    """Train a classifier and return the run's metrics, as `metrics.json` has them.
 
-    Without labelled rows (`None`) the method must be `ipet`. `devices` is `auto` (every GPU, else the CPU), `cpu`, or
-    a number of GPUs; `at_once` says how many models are trained at a time on each of them, or is `auto`: as many as
-    fit, by a trial. `executor` is `local`, or `ray` for a cluster, whose `address` may be given. `output` may be an
-    address too: `s3://bucket/run`. Of several processes that Accelerate's launcher has started, the first returns the
-    metrics and the others nothing.
+    - `task`: a task file, a shipped task's name, or a `Task`.
+    - `labeled`: the labelled rows, T; a file, or rows that were read. `None` only for the method `ipet`.
+    - `output`: the run's folder, which resumes, or an address, `s3://bucket/run`.
+    - `devices`: `auto` (every GPU, else the CPU), `cpu`, or a number of GPUs; `at_once`: how many models are trained
+      at a time on each of them, or `auto`: as many as fit, by a trial.
+    - `executor`: `local`, or `ray` for a cluster, whose `address` may be given.
 
-    `more` is what `prepare` takes: `unlabeled`, `test`, `dev`, `examples` (so many of the labelled rows), `model`,
-    `student`, `method`, `recipe`, `settings`, `column_of`, `allow_overlap`, `trackers` (names that Accelerate knows),
-    `augmented` (paraphrases of the pile, for UDA and MixText), and `say`, a function that is told a line now and then.
+    Of several processes that Accelerate's launcher has started, the first returns the metrics and the others nothing.
+
+    `more` is by name:
+
+    - `unlabeled`: the pile, D. Without it the result is the ensemble itself.
+    - `test`: labelled rows to measure on; `dev`: labelled rows to stop training by.
+    - `examples`: take so many of the labelled rows, the first of each label.
+    - `method`: `pet` (the default), `ipet`, `supervised`, `uda` or `mixtext`.
+    - `model`: a folder, a hub name or `builtin`, the default; `student`: another model for the final classifier.
+    - `recipe`: `paper` (the default), `quick`, `original-code`, a file or a `Recipe`; `settings`: changes to it, as in
+      `["distill.max_steps=500"]`.
+    - `column_of`: what the data calls a field, as in `{"text": "body"}`.
+    - `augmented`: paraphrases of the pile, for UDA and MixText.
+    - `allow_overlap`: keep labelled and test rows in the pile.
+    - `trackers`: names that Accelerate knows; `say`: a function that is told a line now and then.
     """
     if is_follower():
         follow(devices)

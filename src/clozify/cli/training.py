@@ -56,7 +56,7 @@ def train(
     settings: SetOption = None,
     adapter: Annotated[
         str | None,
-        typer.Option(help="'lora': members are small adapters on one frozen model (pip install 'clozify[peft]')."),
+        typer.Option(help="'lora': members are small adapters on one frozen model (needs the extra 'peft')."),
     ] = None,
     examples: ExamplesOption = None,
     tracker: Annotated[

@@ -180,7 +180,7 @@ def _words(session: Session, slots: Slots) -> None:
                 words,
                 key=_key("words", number),
                 live=True,
-                placeholder="its word, or several with commas",
+                placeholder="its word or words",
                 label_visibility="collapsed",
             )
             if len(numbers) > 2:

@@ -57,7 +57,14 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     masked, targets = mask_tokens(drawn, settings, model.tokens, np.random.default_rng(1))
     losses, gradients = [], []
     words = questions.asked[0].words[0]
-    ways = ["on a CPU", "in 3 processes", "in 20 processes", "on a GPU", *(["in a line"] if model.packs else []), "naive"]
+    ways = [
+        "on a CPU",
+        "in 3 processes",
+        "in 20 processes",
+        "on a GPU",
+        *(["in a line"] if model.packs else []),
+        "naive",
+    ]
     assert model.packs or architecture not in ("bert", "roberta", "xlm-roberta")  # those that most people use
     for way in ways:
         model.model.zero_grad()

@@ -286,7 +286,7 @@ def test_the_hash_of_all_texts_is_that_of_their_fingerprints_whatever_the_stretc
     rows = many(tmp_path, stars)
     expected = key_of(texts=rows.fingerprints().tolist())
     monkeypatch.setattr(data, "STRETCH", 7)
-    monkeypatch.setattr(data.Rows.stretches, "__defaults__", (7,))
+    monkeypatch.setattr(data.Rows.stretches, "__defaults__", (7, 0, None))
     assert rows.digest == expected
     assert rows.select([]).digest == key_of(texts=[])
     assert rows.select([1, 2]).digest == key_of(texts=rows.fingerprints(1, 3).tolist()) != expected
@@ -296,7 +296,7 @@ def test_rows_are_taken_out_of_a_pile_in_stretches_too(tmp_path, stars, monkeypa
     from clozify import data
 
     rows = many(tmp_path, stars)
-    monkeypatch.setattr(data.Rows.stretches, "__defaults__", (7,))
+    monkeypatch.setattr(data.Rows.stretches, "__defaults__", (7, 0, None))
     left = rows.without(rows.select([0, 6, 7, 59]), rows.select([8]))
     assert left.ids() == [n for n in range(60) if n not in (0, 6, 7, 8, 59)]
     assert rows.without(rows.select([])) is rows

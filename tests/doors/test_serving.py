@@ -317,3 +317,15 @@ def test_a_library_that_is_missing_is_named_with_its_extra(folder, monkeypatch, 
         cli.main()
     assert end.value.code == 2
     assert "pip install 'clozify[serve]'" in capsys.readouterr().err
+
+
+def test_an_answer_does_not_wait_for_the_receipt_of_its_first_packet():
+    """Otherwise every answer on a kept connection takes 40 ms longer, however fast the model is."""
+    import socket
+
+    from clozify.serving.server import open_socket
+
+    with open_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

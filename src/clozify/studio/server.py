@@ -140,6 +140,7 @@ def serve(session: Session, port: int = 0, told: Callable[[str], None] = print) 
     key = secrets.token_urlsafe(24)
     with socket.socket() as door:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             door.bind((HOSTS[0], port))
         except OSError as error:

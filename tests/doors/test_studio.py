@@ -118,6 +118,10 @@ def test_a_column_of_labels_names_the_labels(tmp_path, tiny_folder, files):
     assert session.draft.fields == ["text"]
     assert session.draft.labels == ["1", "2"]
     assert session.labeled() == {"1": 20, "2": 20}
+    assert session.draft.words == [("1", ""), ("2", "")]  # no words that a model would say
+    mails = Session(tmp_path / "mails", str(tiny_folder("bert")))
+    mails.upload("mails.csv", b"text,label\na,Spam\nb,ham\nc,other mail\n")
+    assert mails.draft.words == [("Spam", "spam"), ("ham", "ham"), ("other mail", "")]
 
 
 def test_a_label_that_the_task_lacks_is_told_beside_the_column(session, files):

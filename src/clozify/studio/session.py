@@ -128,14 +128,17 @@ class Session:
         return [max(lengths, key=lambda name: lengths[name])] if lengths else []
 
     def take_labels(self) -> bool:
-        """Name the labels as the file's label column does, where none has a name yet; tells whether it did."""
+        """Name the labels as the file's label column does, where none has a name yet; tells whether it did.
+
+        A name that is a word is the first guess at the label's word.
+        """
         if self._dataset is None or self.draft.label not in self.columns or self.draft.labels:
             return False
         values = {str(value).strip() for value in self._dataset.unique(self.draft.label) if value is not None}
         names = sorted(values - UNLABELED)
         if not 2 <= len(names) <= MOST_LABELS:
             return False
-        self.draft.words = [(name, "") for name in names]
+        self.draft.words = [(name, name.lower() if name.isalpha() else "") for name in names]
         return True
 
     @property

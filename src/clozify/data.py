@@ -49,6 +49,7 @@ class Rows:
         # the rows of the file that these were selected from, and which of them these are
         self._whole: tuple[Rows, NDArray[np.int64]] | None = None
         self._numbers: NDArray[np.int64] | None = None  # in the file, where the rows have come without it
+        self._single: dict[str, Dataset] = {}  # a column by itself: choosing one takes long in a large file
         self._check_columns(named=set(column_of or {}))
 
     def _check_columns(self, named: set[str]) -> None:
@@ -74,6 +75,9 @@ class Rows:
             self.warnings.append(
                 f"The data '{self.source}' lacks the id column '{self.task.id}'; rows are numbered from 0 instead."
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_single": {}}  # what is chosen again anywhere need not travel
 
     def __len__(self) -> int:
         return len(self._dataset) if self._whole is None else len(self._whole[1])
@@ -145,7 +149,9 @@ class Rows:
     def _column(self, name: str, start: int, stop: int) -> Any:
         if name not in self._dataset.column_names:
             return None
-        table = self._dataset.select_columns([name])
+        if name not in self._single:
+            self._single[name] = self._dataset.select_columns([name])
+        table = self._single[name]
         if self._whole is None:
             column = table[start:stop].column(name).combine_chunks()
         else:

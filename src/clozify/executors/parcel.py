@@ -12,7 +12,7 @@ from clozify.data import Rows
 
 def packed(rows: Rows) -> dict[str, Any]:
     """Everything of the rows, in memory; what they were selected from stays behind."""
-    known = {name: value for name, value in vars(rows).items() if name not in ("_dataset", "_whole")}
+    known = {name: value for name, value in rows.__getstate__().items() if name not in ("_dataset", "_whole")}
     if rows._whole is not None and "labels" in vars(rows._whole[0]):  # one naming of the labels for the whole file
         known["labels"] = rows.labels
     known["_numbers"] = rows.numbers()

@@ -22,7 +22,7 @@ from clozify import hub
 from clozify.adapters import add_adapter, load_adapter, merged, switch_adapter
 from clozify.encode import Batch, passes
 from clozify.errors import ModelError
-from clozify.packing import as_it_is, pack, read_packed, takes_packed
+from clozify.packing import as_it_is, in_half, pack, read_packed, takes_packed
 from clozify.settings import Adapter
 from clozify.tokens import Tokens
 from clozify.verbalize import LabelWords
@@ -130,7 +130,7 @@ class ClozeModel:
 
     def states(self, batch: Batch, rows: Tensor, positions: Tensor) -> Tensor:
         """The encoder's states at these places of a batch: (places, hidden)."""
-        if self.device.type == "cuda" and self.packs:
+        if self.device.type == "cuda" and self.packs and in_half(self.encoder):
             packed = pack(batch, self.tokens.pad_id)
             line = {name: self.tensor(array) for name, array in packed.arrays.items()}
             hidden = read_packed(self.encoder, line, self._typed, int(batch.attention_mask.sum(axis=1).max()))

@@ -23,6 +23,7 @@ ATTENTION = "clozify_rows"
 STEP = 128  # lines of training are a multiple of it, long ones of its double: each length is recorded by itself
 LONG = 1024
 HALF = (torch.bfloat16, torch.float16)  # what flash attention computes in
+UNKNOWN = ("sliding_window", "softcap", "position_bias", "s_aux")  # what some attentions have besides
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,11 @@ def attend(
     *,
     cu_seq_lens_q: Tensor,
     max_length_q: int,
-    **___: Any,
+    **more: Any,
 ) -> tuple[Tensor, None]:
     """Each row's attention to itself, (1, heads, tokens, size) -> (1, tokens, heads, size), as Transformers asks."""
+    if asked := [name for name in UNKNOWN if more.get(name) is not None]:
+        raise TypeError(f"rows in a line are read without {asked[0]}")
     if query.is_cuda and query.dtype in HALF:
         rows = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))  # (tokens, heads, size)
         bounds, longest = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
@@ -116,6 +119,12 @@ def read_packed(encoder: nn.Module, inputs: Mapping[str, Tensor], typed: bool, l
     with _attending(encoder), as_it_is(encoder):
         states: Tensor = encoder(**given, **({"token_type_ids": inputs["token_type_ids"]} if typed else {}))[0]
     return states.squeeze(0)
+
+
+def in_half(encoder: nn.Module) -> bool:
+    """Whether an encoder computes in 16 bits now; in 32 a long line would need a mask of its length squared."""
+    first = next(encoder.parameters())
+    return first.dtype in HALF or torch.is_autocast_enabled(first.device.type)
 
 
 @contextmanager

@@ -66,6 +66,7 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
         "naive",
     ]
     assert model.packs or architecture not in ("bert", "roberta", "xlm-roberta")  # those that most people use
+    assert not model.packs or architecture != "modernbert"  # its layers look through windows, which would be lost
     for way in ways:
         model.model.zero_grad()
         if way == "on a CPU":

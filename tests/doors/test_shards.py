@@ -129,19 +129,21 @@ def test_a_process_that_is_killed_over_a_shard_costs_that_shard_alone(run, files
     killed = []
 
     def kill_one():
-        while len(list(files.glob("shared/trained/[0-9a-f]*"))) < 2:  # from now on there are only shards to do
-            time.sleep(0.01)
-        time.sleep(0.2)
+        time.sleep(0.2)  # the second member is being labelled with
         for helper in helpers_of(psutil.Process())[:1]:
             helper.kill()
             killed.append(helper.pid)
 
-    texts = [f"{'a fine game ' * (n % 9)} number {n}" for n in range(2_000)]
+    def hear(line):
+        lines.append(line)
+        if sum("steps/s" in heard for heard in lines) == 2 and "steps/s" in line:  # from now on there are only shards
+            threading.Thread(target=kill_one, daemon=True).start()
+
+    texts = [f"{'a fine game ' * (n % 9)} number {n}" for n in range(8_000)]
     (files / "pile.csv").write_text("\n".join(["text", *texts]) + "\n")
     settings = [*SETTINGS, "repetitions=1", "distill.max_steps=1"]
     run("alone", settings=settings)
-    threading.Thread(target=kill_one, daemon=True).start()
-    run("shared", at_once=2, say=lines.append, settings=[*settings, "shard_rows=250"])
+    run("shared", at_once=2, say=hear, settings=[*settings, "shard_rows=1000"])
     failed = [line for line in lines if "failed" in line]
     assert len(killed) == len(failed) == 1
     assert "  failed: its process ended with -9 (1 of 3 tries)" in failed[0]

@@ -20,7 +20,7 @@ from clozify.executors.ray import Ray, Share, Worker, share_of
 from clozify.run import RunFolder
 from tests.doors.conftest import SETTINGS
 from tests.doors.test_processes import Mendable, one_thread  # noqa: F401
-from tests.doors.test_shards import run_to
+from tests.doors.test_shards import large_pile, once_trained, run_to
 from tests.doors.test_train import scores
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'clozify[ray]'")
@@ -99,21 +99,15 @@ def test_a_large_pile_is_labelled_in_shards_and_one_whose_worker_is_killed_is_do
     killed = []
 
     def kill_one():
-        while len(list(files.glob("shared/trained/[0-9a-f]*"))) < 2:  # from now on there are only shards to do
-            time.sleep(0.01)
-        time.sleep(0.2)
         while not killed:
             for process in at_work()[:1]:
                 process.kill()
                 killed.append(process.pid)
 
-    texts = [f"{'a fine game ' * (n % 9)} number {n}" for n in range(2_000)]
-    (files / "pile.csv").write_text("\n".join(["text", *texts]) + "\n")
-    settings = [*SETTINGS, "repetitions=1", "distill.max_steps=1"]
+    settings = large_pile(files)
     alone = run("alone", settings=settings)
-    threading.Thread(target=kill_one, daemon=True).start()
-    settings += ["shard_rows=250"]
-    shared = run("shared", executor="ray", at_once=2, say=lines.append, settings=settings)
+    hear = once_trained(lines, 2, kill_one)
+    shared = run("shared", executor="ray", at_once=2, say=hear, settings=[*settings, "shard_rows=1000"])
     failed = [line for line in lines if "failed" in line]
     assert len(failed) == 1
     assert "  failed: its worker died (1 of 3 tries)" in failed[0]

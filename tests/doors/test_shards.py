@@ -124,25 +124,40 @@ def test_one_worker_or_a_small_pile_or_members_that_are_kept_are_not_split(run, 
     assert not [line for line in lines if "labelled in" in line]
 
 
+def large_pile(files):
+    """Rows enough that a shard of a thousand takes a moment; the settings that go with them."""
+    texts = [f"{'a fine game ' * (n % 9)} number {n}" for n in range(8_000)]
+    (files / "pile.csv").write_text("\n".join(["text", *texts]) + "\n")
+    return [*SETTINGS, "repetitions=1", "distill.max_steps=1"]
+
+
+def once_trained(lines, members, do):
+    """Hears a run's lines; when so many members are trained, and there are only shards to do, something is done."""
+
+    def later():
+        time.sleep(0.2)  # the last member is being labelled with
+        do()
+
+    def hear(line):
+        lines.append(line)
+        if "steps/s" in line and sum("steps/s" in heard for heard in lines) == members:
+            threading.Thread(target=later, daemon=True).start()
+
+    return hear
+
+
 def test_a_process_that_is_killed_over_a_shard_costs_that_shard_alone(run, files):
     lines: list[str] = []
     killed = []
 
     def kill_one():
-        time.sleep(0.2)  # the second member is being labelled with
         for helper in helpers_of(psutil.Process())[:1]:
             helper.kill()
             killed.append(helper.pid)
 
-    def hear(line):
-        lines.append(line)
-        if sum("steps/s" in heard for heard in lines) == 2 and "steps/s" in line:  # from now on there are only shards
-            threading.Thread(target=kill_one, daemon=True).start()
-
-    texts = [f"{'a fine game ' * (n % 9)} number {n}" for n in range(8_000)]
-    (files / "pile.csv").write_text("\n".join(["text", *texts]) + "\n")
-    settings = [*SETTINGS, "repetitions=1", "distill.max_steps=1"]
+    settings = large_pile(files)
     run("alone", settings=settings)
+    hear = once_trained(lines, 2, kill_one)
     run("shared", at_once=2, say=hear, settings=[*settings, "shard_rows=1000"])
     failed = [line for line in lines if "failed" in line]
     assert len(killed) == len(failed) == 1

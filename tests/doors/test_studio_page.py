@@ -58,8 +58,15 @@ def page(studio):
         browser.close()
 
 
+def field(page, label: str, exact: bool = True):
+    """The field with this label; while the page is drawn anew there may be two for a moment."""
+    found = page.get_by_label(label, exact=exact)
+    playwright.expect(found).to_have_count(1, timeout=SOON)
+    return found
+
+
 def choose(page, box: str, option: str) -> None:
-    page.get_by_label(box, exact=True).click()
+    field(page, box).click()
     page.get_by_role("option", name=option, exact=True).click()
 
 
@@ -69,19 +76,19 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_pat
     page.locator("input[type=file]").set_input_files(files / "pile.csv")
     page.get_by_text("pile.csv: 50 rows with text.").wait_for()
 
-    page.get_by_label("Pattern 1").fill("It was {mask}")
+    field(page, "Pattern 1").fill("It was {mask}")
     page.get_by_text("uses no field").wait_for()
-    page.get_by_label("Pattern 1").fill("It was {mask}. {text}")
+    field(page, "Pattern 1").fill("It was {mask}. {text}")
     page.get_by_text("The model would say").wait_for()
     page.get_by_text("uses no field").wait_for(state="hidden")
     for place, (label, word) in enumerate([("poor", "unfathomable"), ("fine", "great")], start=1):
-        page.get_by_label(f"Label {place}", exact=True).fill(label)
-        page.get_by_label(f"Words {place}", exact=True).fill(word)
+        field(page, f"Label {place}").fill(label)
+        field(page, f"Words {place}").fill(word)
     page.get_by_text("near words that are one token").wait_for()
-    page.get_by_label("Words 1", exact=True).fill("bad")
+    field(page, "Words 1").fill("bad")
     page.locator("#answers td.cz-answer").first.wait_for()
     page.get_by_role("button", name="Add a pattern").click()
-    page.get_by_label("Pattern 2").fill("Just {mask}! || {text}")
+    field(page, "Pattern 2").fill("Just {mask}! || {text}")
     page.locator("#agreement td", has_text="%").first.wait_for()
     page.locator("#answers th", has_text="pattern 2").wait_for()
 
@@ -96,8 +103,8 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_pat
 
     page.get_by_role("tab", name="3 Run").click()
     page.get_by_text("More settings").click()
-    page.get_by_label("Settings of the recipe").fill(" ".join([*SETTINGS, "repetitions=1"]))
-    page.get_by_label("Settings of the recipe").press("Enter")
+    field(page, "Settings of the recipe", exact=False).fill(" ".join([*SETTINGS, "repetitions=1"]))
+    field(page, "Settings of the recipe", exact=False).press("Enter")
     page.get_by_role("button", name="Start the run").click()
     page.get_by_role("heading", name="Run 1: running").wait_for()
     page.get_by_text(re.compile(r"\d of 3 models trained")).wait_for()

@@ -25,6 +25,7 @@ from clozify.data import Rows
 from clozify.encode import Batch, Encoded, compile_segments, passes
 from clozify.errors import ModelError
 from clozify.exported import ONNX_FILE, OnnxModel
+from clozify.masks import added, takes_added
 from clozify.packing import pack, read_packed, takes_packed
 from clozify.pattern import Pattern, Segment, Slot
 from clozify.recipe import Recipe
@@ -101,7 +102,7 @@ class Classifier:
 
         Rows are padded to a few widths, or lie in one line, padded to a few lengths.
         """
-        names = self.input_names
+        names, adds_mask = self.input_names, takes_added(self.model.base_model, self.tokens.pad_id)
 
         def arrays() -> dict[str, NDArray[Any]]:
             batch, beside = drawn()
@@ -115,7 +116,10 @@ class Classifier:
         def loss_of(inputs: Mapping[str, Tensor]) -> Tensor:
             if in_line:
                 return loss(self._scores_of_packed(inputs), inputs)
-            return loss(self.model(**{name: inputs[name] for name in names}).logits, inputs)
+            given = {name: inputs[name] for name in names}
+            if adds_mask:
+                given["attention_mask"] = added(given["attention_mask"], self.model.base_model)
+            return loss(self.model(**given).logits, inputs)
 
         return FixedStep(arrays, loss_of)
 

@@ -22,6 +22,7 @@ from clozify import hub
 from clozify.adapters import add_adapter, load_adapter, merged, switch_adapter
 from clozify.encode import Batch, passes
 from clozify.errors import ModelError
+from clozify.masks import added, takes_added
 from clozify.packing import as_it_is, in_half, pack, read_packed, takes_packed
 from clozify.settings import Adapter
 from clozify.tokens import Tokens
@@ -109,6 +110,7 @@ class ClozeModel:
         self._typed = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
         self._check_head()
         self.packs = takes_packed(self.encoder, self._typed, self.tokens.pad_id)
+        self._adds_mask = takes_added(self.encoder, self.tokens.pad_id)
 
     @property
     def device(self) -> torch.device:
@@ -210,8 +212,11 @@ class ClozeModel:
         """
         if "bounds" in inputs:
             return read_packed(self.encoder, inputs, self._typed, longest)[inputs["positions"]]
+        given = {name: inputs[name] for name in self.input_names}
+        if self._adds_mask:
+            given["attention_mask"] = added(given["attention_mask"], self.encoder)
         with as_it_is(self.encoder):
-            hidden: Tensor = self.encoder(**{name: inputs[name] for name in self.input_names})[0]
+            hidden: Tensor = self.encoder(**given)[0]
         return hidden[inputs["rows"], inputs["positions"]]
 
     @property

@@ -100,7 +100,7 @@ class Replay:
         return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
 
     def _taken(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        with self.autocast():
+        with self.autocast(), self.device:  # what a model makes anew, it makes there: a graph cannot copy from the host
             loss = self.step_of.loss(inputs)
         loss.backward()  # type: ignore[no-untyped-call]
         self.finish()

@@ -1,10 +1,15 @@
 """One step of fine-tuning equals the paper's equations written out naively, for every architecture."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from clozify.classifier import new_classifier
+from clozify.cloze import ClozeModel, load_model
 from clozify.company import Company, together
 from clozify.encode import Encoded
 from clozify.questions import ask
@@ -110,3 +115,59 @@ def test_a_classifier_scores_rows_in_a_line_as_by_themselves(architecture, tiny_
     with torch.inference_mode():
         found = step.loss({name: torch.from_numpy(array) for name, array in arrays.items()})
         assert torch.allclose(found, classifier.scores(batch), atol=1e-5)
+
+
+class _FromTheHost(TorchDispatchMode):
+    """Remembers every operation that brings a tensor of the host to the device.
+
+    A number that something is divided by is not brought there: it goes with the operation.
+    """
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.found = []
+        make = torch.tensor
+
+        def tensor(*given, **more):  # a device takes what it is made of from the host
+            self.found.append("torch.tensor")
+            return make(*given, **more)
+
+        monkeypatch.setattr(torch, "tensor", tensor)
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        touched = [part for part in tree_leaves((args, kwargs, result)) if isinstance(part, torch.Tensor)]
+        if len({tensor.device.type for tensor in touched}) > 1 and operation != torch.ops.aten.div.Tensor:
+            self.found.append(str(operation))
+        return result
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_step_that_is_recorded_asks_nothing_of_the_host(architecture, tiny_folder, rows, monkeypatch):
+    """A step that copies one number from the host cannot be recorded, and is several times slower on a GPU."""
+    monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True)
+    model = load_model(tiny_folder(architecture), "cpu")
+    questions = ask(model, rows.task)
+    encoded = Encoded(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
+    batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
+    masked, targets = mask_tokens(encoded.batch(np.arange(5)), Finetune(), model.tokens, np.random.default_rng(1))
+    given = (model, questions.asked[0].words[0], lambda: (batch, labels, masked, targets), Finetune(), None)
+    steps = [(model.model, fixed_step(*given, in_line=model.packs))]
+    classifier = new_classifier(tiny_folder(architecture), rows.task, load_recipe("paper"), "cpu")
+    of_classifier = classifier.encode(rows).batch(np.array([0, 2, 3, 4]))
+
+    def loss(scores, inputs):
+        return torch.nn.functional.cross_entropy(scores, inputs["truth"])
+
+    steps.append(
+        (classifier.model, classifier.fixed_step(lambda: (of_classifier, {"truth": labels}), loss, classifier.packs))
+    )
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # there is none for 'meta'
+    monkeypatch.setattr(ClozeModel, "tensor", lambda _, array: torch.from_numpy(array).to("meta"))
+    for module, step in steps:
+        inputs = {name: torch.from_numpy(array).to("meta") for name, array in step.arrays().items()}
+        module.to("meta").train()
+        step.loss(inputs)  # the first steps are not recorded
+        with _FromTheHost(monkeypatch) as host, torch.device("meta"):
+            step.loss(inputs).backward()
+        assert host.found == []

@@ -67,8 +67,11 @@ def test_the_result_is_a_model_folder_with_its_head_and_nothing_pickled(kind, go
     assert capfd.readouterr() == ("", "")  # no chatter of the libraries'
 
 
-def test_a_pile_that_is_learned_is_predicted_better(go):
-    found = go(settings=[*SETTINGS[1:], "pretrain.max_steps=40"], save_every=1000)
+def test_a_pile_that_is_learned_is_predicted_better(go, files):
+    pile = pd.read_csv(files / "pile.csv")
+    pd.concat([pile] * 40).to_csv(files / "long.csv", index=False)  # so that enough of it is held out to tell
+    found = go(data=files / "long.csv", settings=[*SETTINGS[1:], "pretrain.max_steps=40"], save_every=1000)
+    assert found["held_out"] > 20
     assert found["after"] < found["before"] - 0.2
 
 

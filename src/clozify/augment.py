@@ -184,7 +184,7 @@ def from_file(plan: Plan, paraphrases: Rows) -> Augmented:
     places = _by_id(plan.unlabeled, paraphrases) or _by_order(plan.unlabeled, paraphrases)
     have = np.array([bool(found) for found in places])
     if not have.all():
-        plan.warnings.append(f"{int((~have).sum()):,} rows of the pile have no paraphrase and are left out.")
+        plan.warn(f"{int((~have).sum()):,} rows of the pile have no paraphrase and are left out.")
     chosen = share_of(plan, np.flatnonzero(have))
     versions = max(len(places[row]) for row in chosen)
     texts = {field: paraphrases.texts(field) for field in plan.task.fields}

@@ -174,6 +174,9 @@ class Classifier:
         self.model.save_pretrained(folder)
         tokenizer = self.tokens.tokenizer
         tokenizer.model_max_length = self.max_length
+        if self._typed and "token_type_ids" not in tokenizer.model_input_names:  # else a pipeline would not make them
+            names = [*tokenizer.model_input_names, "token_type_ids"]
+            tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
         tokenizer.save_pretrained(folder)
         self.task.save(folder / TASK_FILE)
 

@@ -7,6 +7,7 @@ weights; nothing is written.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ from clozify.steps.distill import distill
 from clozify.steps.finetune import finetune
 from clozify.training import UNWATCHED, seed_everything
 
-STEPS = 3  # steps to time; the first of them is left out as warm-up
-ROWS = 64  # rows to time
+STEPS = 3  # steps to time, after a first one
+RECORDED, REPLAYED = 10, 40  # a GPU records its first steps: those after them are timed
+ROWS = {"cpu": 64, "cuda": 4096}  # rows to time
 AUGMENTED = 16  # rows to time the augmentation of
 
 
@@ -111,6 +113,15 @@ def _timed(work: Any) -> float:
     return time.monotonic() - began
 
 
+def _a_step(steps: Callable[[int], None], device: str) -> float:
+    """Seconds of one step of a training, which `steps` does anew for so many."""
+    steps(1)
+    if device == "cpu":
+        return _timed(lambda: steps(STEPS)) / STEPS
+    first = _timed(lambda: steps(RECORDED))
+    return max(0.0, _timed(lambda: steps(RECORDED + REPLAYED)) - first) / REPLAYED
+
+
 def member_seconds(plan: Plan, rows: int | None = None) -> tuple[float, float, int]:
     """Seconds of a fine-tuning step and of scoring a row, and how many parameters are trained.
 
@@ -135,9 +146,9 @@ def member_seconds(plan: Plan, rows: int | None = None) -> tuple[float, float, i
         recipe = _short(plan.recipe, name, count)
         finetune(model, question.words[0], labeled, labels, helpers, recipe, 0, plan.accelerator)
 
-    steps(1)
-    step = _timed(lambda: steps(STEPS)) / STEPS
-    few = pile.select(np.resize(np.arange(len(pile)), rows) if rows else np.arange(min(ROWS, len(pile))))
+    step = _a_step(steps, plan.device)
+    few = pile.select(np.resize(np.arange(len(pile)), rows or ROWS[plan.device]))
+    list(annotate(model, questions.only(0), few.select(np.arange(min(len(few), 8))), length))  # sets libraries up
     row = _timed(lambda: list(annotate(model, questions.only(0), few, length))) / len(few)
     return step, row, model.model.num_parameters(only_trainable=True)
 
@@ -153,5 +164,4 @@ def classifier_seconds(plan: Plan, rows: Rows) -> tuple[float, int]:
         settings = _short(plan.recipe, "distill", count).distill
         distill(classifier, encoded, targets, settings, seed_everything(0), plan.accelerator)
 
-    steps(1)
-    return _timed(lambda: steps(STEPS)) / STEPS, classifier.model.num_parameters()
+    return _a_step(steps, plan.device), classifier.model.num_parameters()

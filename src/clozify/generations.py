@@ -101,7 +101,7 @@ def _selections(
     of_t = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
     wanted, capped = counts_to_draw(of_t, number, len(plan.unlabeled), settings)
     if capped:
-        plan.warnings.append(
+        plan.warn(
             f"The pile has {len(plan.unlabeled):,} rows, too few for generation {number}: its training sets are "
             "smaller, with the labels in the same ratio."
         )
@@ -117,7 +117,7 @@ def _selections(
     short = np.max([selection.topped_up for selection in chosen], axis=0)
     if short.any():
         lacking = ", ".join(f"{label} {count:,}" for label, count in zip(labels, short, strict=True) if count)
-        plan.warnings.append(
+        plan.warn(
             f"In generation {number} some labels had too few rows of their own and were topped up with the next best "
             f"(at most: {lacking})."
         )
@@ -149,7 +149,9 @@ def _told(
         found["agreement"] = agreement
     if plan.test is not None and all((member["folder"] / "test.npy").exists() for member in members):
         numbers = member_metrics(plan, members, plan.test.labels)
-        found |= {name: numbers[name] for name in ("accuracy", "macro_f1", "min", "max", "each")}
+        found |= {name: numbers[name] for name in ("accuracy", "macro_f1", "min", "max")}
+        in_short = ("pair", "seed", "job", "accuracy", "macro_f1")  # the last generation's are under `members`, whole
+        found["each"] = [{name: member[name] for name in in_short} for member in numbers["each"]]
     on_test = f", mean accuracy {100 * found['accuracy']:.1f}" if "accuracy" in found else ""
     agreeing = f", agrees with the one before on {100 * found['agreement']:.1f}%" if "agreement" in found else ""
     plan.say(f"generation {number}: {found['training_rows']:,} training rows a member{on_test}{agreeing}")

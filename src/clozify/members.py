@@ -21,7 +21,7 @@ from clozify.arrays import growing, narrowed
 from clozify.bench import Bench, Work
 from clozify.data import Rows
 from clozify.encode import Encoded
-from clozify.metrics import evaluate
+from clozify.metrics import evaluate, in_detail, softmax
 from clozify.pile import keep_few, keep_pile
 from clozify.plan import Plan
 from clozify.questions import Questions
@@ -156,9 +156,10 @@ def train_members(bench: Bench, jobs: Sequence[Job], what: str = "member") -> li
     split = bool(shards_of(bench))
     for number, job in enumerate(jobs, start=1):
         key = _key(plan, job)
-        if not job.score_pile:  # one that scored more than is asked for will do
-            more = _key(plan, replace(job, score_pile=True))
-            key = more if (folder.job("members", more) / "member.json").exists() else key
+        scored = replace(job, score_pile=True)
+        for more in (scored, replace(job, keep=True), replace(scored, keep=True)):  # one that did more will do
+            other = _key(plan, more)
+            key = other if (folder.job("members", other) / "member.json").exists() else key
         members.append({"pair": job.pair, "seed": job.seed, "folder": folder.job("members", key)})
         name = f"{what} {number}/{len(jobs)}  {plan.task.pairs[job.pair].name}  seed {job.seed}"
         if (folder.job("members", key) / "member.json").exists():
@@ -286,7 +287,7 @@ def member_metrics(plan: Plan, members: list[dict[str, Any]], truth: NDArray[np.
     each = []
     for member in members:
         scores = np.load(member["folder"] / "test.npy")
-        result = evaluate(truth, scores.argmax(axis=-1), scores.shape[-1])
+        result = in_detail(truth, softmax(scores), plan.task.labels)
         job = f"{member['folder'].parent.name}/{member['folder'].name}"
         each.append({"pair": plan.task.pairs[member["pair"]].name, "seed": member["seed"], "job": job, **result})
     pairs = {
@@ -296,12 +297,12 @@ def member_metrics(plan: Plan, members: list[dict[str, Any]], truth: NDArray[np.
         }
         for pair in plan.task.pairs
     }
-    accuracies = [of_pair["accuracy"] for of_pair in pairs.values()]
+    of_task = [of_pair[plan.task.metric.replace("-", "_")] for of_pair in pairs.values()]
     return {
         "accuracy": float(np.mean([m["accuracy"] for m in each])),
         "macro_f1": float(np.mean([m["macro_f1"] for m in each])),
-        "min": min(accuracies),
-        "max": max(accuracies),
+        "min": min(of_task),
+        "max": max(of_task),
         "pairs": pairs,
         "each": each,
     }

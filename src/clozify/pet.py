@@ -247,15 +247,14 @@ def _run(bench: Bench) -> dict[str, Any]:
 def _pet(bench: Bench) -> dict[str, Any]:
     """Sections 3.1 to 3.4: members of one generation or several, their weights, soft labels, the classifier."""
     plan, folder = bench.plan, bench.folder
-    plan.warnings += bench.questions.warnings
+    for warning in bench.questions.warnings:
+        plan.warn(warning)
     before = untrained(bench)
     of_pairs = before.get("accuracy_on_labeled", [1.0] * len(plan.task.pairs))
     if plan.recipe.weighting == "uniform":
         of_pairs = [1.0] * len(of_pairs)
     elif not any(of_pairs):
-        plan.warnings.append(
-            "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
-        )
+        plan.warn("Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same.")
     metrics: dict[str, Any] = {"untrained": {name: before[name] for name in before if name not in ("test", "seconds")}}
     keep = plan.unlabeled is None or not plan.recipe.distillation
     if plan.method == "ipet":

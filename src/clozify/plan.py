@@ -47,6 +47,11 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
     paraphrases: Rows | None = None  # the pile's rows in other words, for UDA and MixText
 
+    def warn(self, text: str) -> None:
+        """Say something that people should know of the run, now and with its results."""
+        self.warnings.append(text)
+        self.say(f"note: {text}")
+
     def seeds(self, trainings: int = 1) -> list[list[int]]:
         """The seeds of each of so many trainings, one a repetition."""
         repetitions = self.recipe.repetitions

@@ -16,7 +16,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,16 @@ def key_of(**inputs: Any) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """A hash of a model folder's files: names, sizes, and the first and last mebibyte of each."""
-    digest = hashlib.sha256()
-    for file in sorted(file for file in path.iterdir() if file.is_file() and file.suffix in (".json", ".safetensors")):
-        digest.update(f"{file.name} {file.stat().st_size}".encode())
-        with file.open("rb") as content:
-            digest.update(content.read(1 << 20))
-            content.seek(max(0, file.stat().st_size - (1 << 20)))
-            digest.update(content.read())
-    return digest.hexdigest()[:16]
+    """A hash of a model folder's files, their names and all that is in them."""
+    files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix in (".json", ".safetensors"))
+    return key_of(files={file.name: _content(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files})
+
+
+@cache
+def _content(file: Path, _: int, __: int) -> str:
+    """A hash of a file, read once for a size and a time of its last change."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 class RunFolder:
@@ -55,7 +56,7 @@ class RunFolder:
         if self.path.is_file():
             raise RunError(f"The run cannot go to '{path}': that is a file; name a folder.")
         self.path.mkdir(parents=True, exist_ok=True)
-        own = {".lock", "log.txt", "run.json"}  # a run that was killed early has these alone
+        own = {".lock", "log.txt", "run.json", "workers"}  # a run that was killed early has these alone
         known = (self.path / "run.json").exists()
         strangers = [p.name for p in self.path.iterdir() if not known and p.name not in own and p.suffix != ".part"]
         if strangers:

@@ -168,7 +168,9 @@ class Mixtext(Compared):
     )
     lambda_u: float = Field(1.0, ge=0, description="The weight of the unlabelled rows' loss.")
     rampup: bool = Field(True, description="Let lambda_u and lambda_u_hinge rise from 0 over the whole training.")
-    lambda_u_hinge: float = Field(0.0, ge=0, description="The weight of the entropy term; 0 in the original code.")
+    lambda_u_hinge: float = Field(
+        0.0, ge=0, description="The weight of the entropy term, on unmixed unlabelled rows; 0 in the original code."
+    )
     margin: float = Field(
         0.7, ge=0, description="Entropy of an unlabelled row's prediction that costs nothing, in nats."
     )

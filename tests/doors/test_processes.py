@@ -109,6 +109,24 @@ def test_work_that_fails_three_times_stops_the_run_with_its_log(bench, work, rea
     assert (bench.folder.path / "workers" / "0.txt").exists()
 
 
+def test_a_process_that_is_replaced_leaves_its_gpu_to_its_successor(bench, monkeypatch):
+    """On the next one's GPU it would be in its way, and its own would stand idle."""
+    from clozify.executors import processes as module
+
+    started = []
+    popen = module.subprocess.Popen
+
+    def start(*given, env, **more):
+        started.append(env["CUDA_VISIBLE_DEVICES"])
+        return popen(*given, env=env, **more)
+
+    monkeypatch.setattr(module.subprocess, "Popen", start)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with Processes(3, gpus=3) as processes, pytest.raises(RunError):
+        list(processes(bench, [Deadly()]))  # all three tries are the first process's
+    assert started == ["0", "0", "0"]
+
+
 def test_what_the_user_can_mend_is_said_at_once(bench):
     """Tried three times, a wrong learning rate would cost three trainings."""
     said: list[str] = []

@@ -217,6 +217,22 @@ def test_a_method_that_is_not_there_and_too_few_rows_are_cells_that_were_not_run
     assert "1000 examples over 14 labels need 72" in (tmp_path / "out" / "table1.md").read_text()
 
 
+def test_table_2_runs_uda_and_mixtext_and_says_where_their_text_and_their_steps_are_from(run, tmp_path):
+    few = "augment.method=rewriting augment.share=1 uda.steps_to_try=[1,2] mixtext.max_steps=1".split()
+    status, out, err = run(
+        "table2", *SAMPLE, "--examples", "28", "--methods", "uda,mixtext", "--json", few=[*FEW, *few]
+    )
+    assert status == 0, err
+    found = values(out)
+    assert 0 <= found["|T| = 28", "UDA", "sample"] <= 100
+    assert 0 <= found["|T| = 28", "MixText", "sample"] <= 100
+    assert found["|T| = 28", "PET", "sample"] is None
+    text = (tmp_path / "out" / "table2.md").read_text()
+    assert "MixText: augmented text by rewriting 15% of the tokens" in text
+    assert re.search(r"28 examples, UDA.*: [12] steps, best on the test set", text)
+    assert "MixText: 1 steps" not in text
+
+
 def test_a_plan_counts_what_cells_share_once_and_writes_nothing(run, tmp_path):
     status, out, err = run("table4", *SAMPLE, "--examples", 28, "--plan", "--json")
     assert status == 0, err

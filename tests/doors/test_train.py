@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from clozify.errors import ClozifyError
-from clozify.run import RunFolder
+from clozify.run import RunFolder, fingerprint
 from tests.doors.conftest import SETTINGS, TASK
 
 
@@ -28,6 +28,10 @@ def test_a_run_leaves_the_classifier_the_soft_labels_and_the_numbers(run, files)
         assert 0 <= metrics[key]["accuracy"] <= 1
         assert 0 <= metrics[key]["macro_f1"] <= 1
     assert len(metrics["members"]["each"]) == 4  # two pairs, two seeds
+    for member in metrics["members"]["each"]:
+        assert np.sum(member["confusion"]) == 40
+        assert np.trace(member["confusion"]) == pytest.approx(40 * member["accuracy"])
+        assert member["labels"]["2"].keys() >= {"precision", "recall"}
     assert len(metrics["classifier"]["accuracy_each"]) == 2
     assert json.loads((folder / "metrics.json").read_text()) == metrics
     labels = pd.read_parquet(folder / "labels.parquet")
@@ -62,6 +66,28 @@ def test_the_classifier_is_an_ordinary_hugging_face_folder(run, files):
         by_name = {found["label"]: found["score"] for found in classify([text])[0]}
         assert [by_name["1"], by_name["2"]] == pytest.approx(shares.tolist(), abs=1e-4)
     assert classify.tokenizer.model_max_length == 40
+
+
+def test_a_classifier_of_two_fields_takes_the_second_as_a_text_pair(run, files):
+    from transformers import pipeline
+
+    from clozify.predict import predict
+
+    for name in ("labeled", "pile", "test"):
+        frame = pd.read_csv(files / f"{name}.csv")
+        frame.assign(title=[f"{number} data" for number in range(len(frame))]).to_csv(
+            files / f"{name}.csv", index=False
+        )
+    patterns = 'fields = ["title", "text"]\npatterns = ["It was {mask}. {title} {text}"]'
+    kept = [line for line in (files / "task.toml").read_text().splitlines() if not line.startswith(("fields", "patt"))]
+    (files / "task.toml").write_text("\n".join([patterns, *kept]))
+    run()
+    rows, probabilities = predict(files / "run", files / "test.csv", files / "p.csv")
+    classify = pipeline("text-classification", model=str(files / "run" / "classifier"), top_k=None)
+    texts = zip(rows.texts("title", 0, 5), rows.texts("text", 0, 5), strict=True)
+    for (title, text), shares in zip(texts, probabilities, strict=False):
+        by_name = {found["label"]: found["score"] for found in classify({"text": title, "text_pair": text})}
+        assert [by_name["1"], by_name["2"]] == pytest.approx(shares.tolist(), abs=1e-4)
 
 
 def test_without_a_pile_the_result_is_the_ensemble_itself(run, files):
@@ -106,6 +132,14 @@ def test_distillation_alone_is_done_again_when_only_its_settings_change(run, fil
     assert sum(line.startswith("classifier") for line in lines) == 2
 
 
+def test_distillation_can_be_added_to_a_finished_ensemble(run, files):
+    """Members whose weights were kept score like others: to train them again would be for nothing."""
+    run(settings=[*SETTINGS, "distillation=false"])
+    lines = []
+    assert run(say=lines.append)["classifier"]["accuracy"] >= 0
+    assert sum("already there" in line for line in lines) == 4
+
+
 def test_another_seed_on_the_same_folder_finds_or_makes_all_it_needs(run, files):
     """The second repetition's weights are not kept; as the first of another run they are wanted."""
     run()
@@ -148,6 +182,21 @@ def test_everything_that_was_said_is_in_the_log(run, files):
     assert all(line in log for line in lines)
 
 
+def test_what_turns_out_on_the_way_is_said_and_kept_with_the_numbers(run, files, monkeypatch):
+    """All members at weight 0 would be a division by zero; as equals they are another ensemble than was asked for."""
+    from clozify import pet
+
+    untrained = pet.untrained
+    monkeypatch.setattr(pet, "untrained", lambda bench: untrained(bench) | {"accuracy_on_labeled": [0.0, 0.0]})
+    lines = []
+    found = run(say=lines.append)
+    said = "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
+    assert said in found["warnings"]
+    assert f"note: {said}" in lines
+    assert said in (files / "run" / "log.txt").read_text()
+    assert 0 <= found["ensemble"]["accuracy"] <= 1
+
+
 def test_a_second_process_on_the_same_folder_is_refused(files):
     with RunFolder(files / "run"), pytest.raises(ClozifyError, match="Another process is working"):
         RunFolder(files / "run")
@@ -158,6 +207,26 @@ def test_a_folder_of_something_else_is_refused(run, files):
     (files / "mine" / "thesis.txt").write_text("do not lose")
     with pytest.raises(ClozifyError, match=r"holds 'thesis.txt' but no run"):
         run("mine")
+
+
+def test_a_run_killed_while_it_was_choosing_how_many_models_to_train_goes_on(run, files):
+    (files / "run" / "workers").mkdir(parents=True)
+    (files / "run" / "workers" / "0.txt").write_text("a trial")
+    assert run(method="supervised")["supervised"]["accuracy"] >= 0
+
+
+def test_a_model_that_changed_anywhere_is_another(tiny_folder, tmp_path):
+    """Members of a model whose middle layers were trained further would else be taken for those of the first."""
+    import shutil
+
+    folder = shutil.copytree(tiny_folder("bert"), tmp_path / "model")
+    weights = folder / "model.safetensors"
+    before, content = fingerprint(folder), bytearray(weights.read_bytes())
+    (folder / "notes.txt").write_text("of no importance")
+    assert fingerprint(folder) == before
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    assert fingerprint(folder) != before
 
 
 def test_the_pile_never_holds_labelled_or_test_rows_unless_asked(run, files):
@@ -208,5 +277,5 @@ def test_killed_at_any_point_and_started_again_a_run_ends_with_the_same_scores(r
     assert done.returncode == 0, done.stderr
     assert "already there" in done.stderr
     first, second = scores(files / "whole"), scores(killed)
+    assert [name for name in first.keys() & second.keys() if not np.array_equal(first[name], second[name])] == []
     assert first.keys() == second.keys()
-    assert all(np.array_equal(first[name], second[name]) for name in first)

@@ -81,16 +81,23 @@ def test_the_best_weights_on_the_development_rows_are_the_ones_kept():
     assert module.weight.item() == seen[1]
 
 
-def test_a_balanced_loss_counts_every_label_the_same(run):
+def test_a_balanced_loss_counts_every_label_the_same(run, files):
     """Nine rows of one label and one of another would else teach the first alone."""
     from clozify.training import balancing
 
     labels = np.array([0] * 9 + [1], dtype=np.int16)
     weights = balancing(labels, 2).numpy()
     assert weights[labels][:9].sum() == pytest.approx(weights[labels][9:].sum())
-    plain, balanced = (run(m, method="supervised", settings=[*SETTINGS, f"balance={m}"]) for m in ("false", "true"))
-    assert plain["supervised"] != {}
-    assert balanced["supervised"] != {}
+    rows = pd.concat([pd.read_csv(files / "labeled.csv"), pd.read_csv(files / "test.csv")])
+    rows[(rows.label == 1) | (rows.index < 10)].to_csv(files / "lopsided.csv", index=False)
+    scores = {}
+    for balance in ("false", "true"):  # of members as of classifiers
+        settings = [*SETTINGS, f"balance={balance}", "repetitions=1", "finetune_without_lm.learning_rate=1e-2"]
+        given = {"labeled": files / "lopsided.csv", "unlabeled": None, "test": files / "pile-with-labels.csv"}
+        pd.read_csv(files / "pile.csv").assign(label=2).to_csv(given["test"], index=False)
+        found = run(balance, **given, settings=settings)
+        scores[balance] = found["ensemble"]["accuracy"]
+    assert scores["true"] > scores["false"]  # the rare label is found more often
 
 
 def test_a_tracker_gets_every_trainings_loss_and_the_numbers(run, files):

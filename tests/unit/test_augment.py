@@ -124,7 +124,10 @@ def plan(tmp_path):
         pile = read(tmp_path / "pile.csv", task).select(np.arange(1, 10))
         recipe = load_recipe("paper", [f"augment.share={share}"])
         found = read_paraphrases(tmp_path / "other.csv", task)
-        return SimpleNamespace(task=task, recipe=recipe, unlabeled=pile, paraphrases=found, warnings=[])
+        warned: list[str] = []
+        return SimpleNamespace(
+            task=task, recipe=recipe, unlabeled=pile, paraphrases=found, warnings=warned, warn=warned.append
+        )
 
     return make
 

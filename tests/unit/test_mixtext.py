@@ -117,9 +117,9 @@ def test_a_step_mixes_states_and_labels_by_the_same_lambda_and_order(classifier,
         if row < 2:
             expected += -(target * logs[row]).sum().item() / 2
         else:
-            entropy = -(logs[row].exp() * logs[row]).sum().item()
             expected += 1 / 4 * 0.5 * (target * (target.log() - logs[row])).nan_to_num().sum().item() / 4
-            expected += 1 / 4 * hinge * max(0.0, entropy - 0.1) / 4
+    for of_row in p[0]:  # the originals, which are not mixed
+        expected += 1 / 4 * hinge * max(0.0, -(of_row * of_row.log()).sum().item() - 0.1) / 2
     assert found == pytest.approx(expected, rel=1e-4)
 
 

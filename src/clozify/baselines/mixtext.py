@@ -120,7 +120,8 @@ def mixtext(
         loss = distillation(ours, targets[: len(chosen)] * weights)
         loss = loss + rising * settings.lambda_u * kl_divergence(targets[len(chosen) :], theirs).mean()
         if settings.lambda_u_hinge:
-            loss = loss + rising * settings.lambda_u_hinge * entropy_beyond(theirs, settings.margin)
+            alone = classifier.scores(versions[0], together=True).float()  # the originals, as they are
+            loss = loss + rising * settings.lambda_u_hinge * entropy_beyond(alone, settings.margin)
         return loss
 
     head = [part for name, part in model.named_children() if name != model.base_model_prefix]

@@ -30,6 +30,7 @@ from clozify.plan import Plan
 class _Helper:
     """A process that works, what it is working on, and where it writes its log."""
 
+    number: int  # its place among the helpers, which decides its GPU and its log
     process: subprocess.Popen[bytes]
     line: Connection
     log: Path
@@ -47,7 +48,7 @@ class Processes:
     def __init__(self, count: int, gpus: int = 0) -> None:
         self.gpus = gpus
         self.threads = max(1, torch.get_num_threads() // count)
-        self.helpers: list[_Helper | None] = [None] * count
+        self.helpers: dict[int, _Helper | None] = dict.fromkeys(range(count))  # by their numbers
 
     @property
     def workers(self) -> int:
@@ -58,7 +59,7 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for helper in self.helpers:
+        for helper in self.helpers.values():
             if helper is not None:
                 helper.stop()
 
@@ -66,7 +67,7 @@ class Processes:
         """Do all of it; yields the place of each piece as it ends and what to say of it."""
         ledger = Ledger(works, bench.plan.say)
         while ledger.left:
-            for number, helper in enumerate(self.helpers):
+            for number, helper in self.helpers.items():
                 if ledger.waiting and (helper is None or helper.place is None):
                     helper = self.helpers[number] = helper or self._start(bench, number)
                     helper.place = ledger.waiting.pop()
@@ -88,17 +89,17 @@ class Processes:
                     continue
                 if heard.error is not None:  # something that the user can mend
                     raise heard.error
-                self.helpers.remove(helper)
                 helper.stop()
-                if heard.kind == "memory" and self.helpers:  # fewer at a time will do
+                if heard.kind == "memory" and len(self.helpers) > 1:  # fewer at a time will do
+                    del self.helpers[helper.number]
                     ledger.without_memory(place, len(self.helpers))
                     continue
-                self.helpers.append(None)
+                self.helpers[helper.number] = None
                 ledger.failed(place, heard.said, f"{bench.folder.address}/workers/{helper.log.name}")
 
     def _heard(self) -> list[_Helper]:
         """The helpers that have something to say, once there is one."""
-        busy = {helper.line: helper for helper in self.helpers if helper is not None and helper.place is not None}
+        busy = {helper.line: helper for helper in self.helpers.values() if helper and helper.place is not None}
         return [busy[line] for line in wait(list(busy)) if isinstance(line, Connection)]
 
     def _start(self, bench: Bench, number: int) -> _Helper:
@@ -123,7 +124,7 @@ class Processes:
                 env=environment,
             )
         theirs.close()
-        helper = _Helper(process, ours, log)
+        helper = _Helper(number, process, ours, log)
         _send(ours, (sendable(bench.plan), bench.folder.ticket()))
         return helper
 

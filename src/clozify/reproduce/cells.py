@@ -168,8 +168,9 @@ class Cells:
             say=self.say,
         )
         found = numbers_of(metrics, folder, data.test, data.slices())
-        augmentation = metrics.get(cell.method, {}).get("augmentation")
-        return found | {"rows": metrics["rows"], "warnings": metrics["warnings"], "augmentation": augmentation}
+        of_method = metrics.get(cell.method, {})
+        told = {name: of_method[name] for name in ("augmentation", "steps", "chosen") if name in of_method}
+        return found | {"rows": metrics["rows"], "warnings": metrics["warnings"], **told}
 
     def _unsupervised(self, data: TaskData, recipe: Recipe) -> dict[str, Any]:
         """The pairs without any training (lines 1 and 2 of table 1): their mean with its spread, and the best."""

@@ -77,7 +77,7 @@ def table2(ask: Ask) -> Exhibit:
         tuple(rows),
         ("Ex.", "Method"),
         remarks=(
-            "D is half as large as elsewhere, for all methods (appendix B.4).",
+            "D has half as many rows a label as elsewhere, where there are so many, for all methods (appendix B.4).",
             "For UDA and MixText the paper reports the best of several numbers of training steps, chosen on the test "
             "set; here the recipe's number of steps is taken, or the best of those that --set uda.steps_to_try and "
             "mixtext.steps_to_try list.",

@@ -119,11 +119,13 @@ def _notes(shown: Exhibit, cells: Cells) -> tuple[str, ...]:
     other = "" if cells.model == shown.model else f" (the paper's is {shown.model})"
     found = [f"Model: {cells.model}{other}. Recipe: {recipe.name}{changed}."]
     for cell in dict.fromkeys(cell for row in shown.rows for entry in row.entries for cell in entry.cells):
-        result = cells.find(cell)
+        result = cells.find(cell) or {}
         name = TITLES.get(cell.task, cell.task.replace("xstance-", "x-stance, "))
-        found += [f"{name}: {note}" for note in (result or {}).get("notes", [])]
-        if how := (result or {}).get("augmentation"):
+        found += [f"{name}: {note}" for note in result.get("notes", [])]
+        if how := result.get("augmentation"):
             found.append(f"{NAMES[cell.method]}: augmented text by {how}.")
+        if chosen := result.get("chosen"):
+            found.append(f"{cell}: {result['steps']:,} steps, {chosen}.")
     return tuple(dict.fromkeys(found))
 
 

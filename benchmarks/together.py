@@ -1,0 +1,99 @@
+"""Several members at once on one GPU: fine-tuning steps a second, of one process and of several together.
+
+Every process fine-tunes a model of its own on AG's News' rows, 1 + 3 rows times 4 a step, as a member is trained; all
+begin together, and what is counted are the steps after the first 100. Weights are random, since speed does not depend
+on them. On a GPU several processes run with NVIDIA's MPS, as `--at-once` starts it, and without, taking turns.
+
+    CLOZIFY_AGNEWS=test.csv python benchmarks/together.py --processes 1,3 [--shape roberta-base] [--steps 400]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from gpu import make_model
+
+FIRST = 100  # steps that are not counted: kernels are loaded, and steps recorded
+
+
+def train(model_folder: str, gate: str, count: int, steps: int) -> None:
+    """One process: wait for the others, train, and print how many steps a second were taken."""
+    import torch
+    from accelerate import Accelerator
+
+    from clozify.cloze import load_model
+    from clozify.data import read
+    from clozify.encode import Encoded
+    from clozify.questions import ask
+    from clozify.recipe import load_recipe
+    from clozify.steps.finetune import finetune
+    from clozify.task import load_task
+    from clozify.training import Watch
+
+    on_gpu = torch.cuda.is_available()
+    task = load_task("agnews")
+    rows = read(os.environ["CLOZIFY_AGNEWS"], task).select(np.arange(2000))
+    model = load_model(model_folder, "cuda" if on_gpu else "cpu")
+    questions = ask(model, task)
+    question, columns = questions.asked[0], questions.tokenize(model, rows, 0, len(rows))
+    pile = Encoded(question.template, columns, 256)
+    few = Encoded(question.template, {column: texts.slice(0, 10) for column, texts in columns.items()}, 256)
+    recipe = load_recipe("paper", [f"finetune.max_steps={steps}"])
+    accelerator = Accelerator(cpu=not on_gpu, mixed_precision="bf16" if on_gpu else "no")
+    seen: list[tuple[int, float]] = []
+    watch = Watch(on_step=lambda step, _: seen.append((step, time.monotonic())))
+    Path(gate, str(os.getpid())).touch()
+    while len(list(Path(gate).iterdir())) < count:
+        time.sleep(0.02)
+    finetune(model, question.words[0], few, rows.labels[:10], pile, recipe, 1, accelerator, watch)
+    (first, began), (last, ended) = next(at for at in seen if at[0] >= min(FIRST, steps // 2)), seen[-1]
+    print(json.dumps({"steps_a_second": (last - first) / (ended - began)}))
+
+
+def measured(model: Path, count: int, steps: int, mps: bool) -> float:
+    """Steps a second of so many processes together."""
+    from clozify.executors.local import shared_gpu
+
+    with tempfile.TemporaryDirectory() as gate, shared_gpu() if mps else nullcontext():
+        command = [sys.executable, __file__, "--part", json.dumps([str(model), gate, count, steps])]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+        found: list[dict[str, float]] = [json.loads(process.communicate()[0]) for process in processes]
+    return sum(of_one["steps_a_second"] for of_one in found)
+
+
+def main(
+    processes: Annotated[str, typer.Option(help="Numbers of processes, with commas between them.")] = "1,3",
+    shape: Annotated[str, typer.Option(help="roberta-large, roberta-base or tiny.")] = "roberta-base",
+    steps: Annotated[int, typer.Option(help="Steps of every process, multiples of 25.")] = 400,
+    part: Annotated[str | None, typer.Option("--part", hidden=True)] = None,
+) -> None:
+    """Measure each number of processes and print the steps a second of all together."""
+    if not os.environ.get("CLOZIFY_AGNEWS"):
+        sys.exit("Set CLOZIFY_AGNEWS to AG's News' test.csv: it does not come with clozify.")
+    if part:
+        train(*json.loads(part))
+        return
+    import torch
+
+    ways = (False, True) if torch.cuda.is_available() else (False,)
+    print(f"| {shape} | " + " | ".join("with MPS" if mps else "without MPS" for mps in ways) + " |")
+    print("|---" * (1 + len(ways)) + "|")
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(Path(folder), shape)
+        for count in map(int, processes.split(",")):
+            rates = [f"{measured(Path(folder), count, steps, mps):.1f} steps/s" for mps in ways]
+            print(f"| {count} at once | " + " | ".join(rates) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -297,12 +297,12 @@ def member_metrics(plan: Plan, members: list[dict[str, Any]], truth: NDArray[np.
         }
         for pair in plan.task.pairs
     }
-    of_task = [of_pair[plan.task.metric.replace("-", "_")] for of_pair in pairs.values()]
+    accuracies = [of_pair["accuracy"] for of_pair in pairs.values()]
     return {
         "accuracy": float(np.mean([m["accuracy"] for m in each])),
         "macro_f1": float(np.mean([m["macro_f1"] for m in each])),
-        "min": min(of_task),
-        "max": max(of_task),
+        "min": min(accuracies),
+        "max": max(accuracies),
         "pairs": pairs,
         "each": each,
     }

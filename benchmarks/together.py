@@ -1,8 +1,9 @@
 """Several members at once on one GPU: fine-tuning steps a second, of one process and of several together.
 
-Every process fine-tunes a model of its own on AG's News' rows, 1 + 3 rows times 4 a step, as a member is trained; all
-begin together, and what is counted are the steps after the first 100. Weights are random, since speed does not depend
-on them. On a GPU several processes run with NVIDIA's MPS, as `--at-once` starts it, and without, taking turns.
+Every process fine-tunes a model of its own on AG's News' rows, or Yelp's (CLOZIFY_YELP), 1 + 3 rows times 4 a step, as
+a member is trained; all begin together, and what is counted are the steps after the first 100. Weights are random,
+since speed does not depend on them. On a GPU several processes run with NVIDIA's MPS, as `--at-once` starts it, and
+without, taking turns.
 
     CLOZIFY_AGNEWS=test.csv python benchmarks/together.py --processes 1,3 [--shape roberta-base] [--steps 400]
 """
@@ -23,10 +24,11 @@ import numpy as np
 import typer
 from gpu import make_model
 
+SOURCES = {"agnews": "CLOZIFY_AGNEWS", "yelp-full": "CLOZIFY_YELP"}
 FIRST = 100  # steps that are not counted: kernels are loaded, and steps recorded
 
 
-def train(model_folder: str, gate: str, count: int, steps: int) -> None:
+def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> None:
     """One process: wait for the others, train, and print how many steps a second were taken."""
     import torch
     from accelerate import Accelerator
@@ -41,8 +43,8 @@ def train(model_folder: str, gate: str, count: int, steps: int) -> None:
     from clozify.training import Watch
 
     on_gpu = torch.cuda.is_available()
-    task = load_task("agnews")
-    rows = read(os.environ["CLOZIFY_AGNEWS"], task).select(np.arange(2000))
+    task = load_task(name)
+    rows = read(os.environ[SOURCES[name]], task).select(np.arange(2000))
     model = load_model(model_folder, "cuda" if on_gpu else "cpu")
     questions = ask(model, task)
     question, columns = questions.asked[0], questions.tokenize(model, rows, 0, len(rows))
@@ -60,12 +62,12 @@ def train(model_folder: str, gate: str, count: int, steps: int) -> None:
     print(json.dumps({"steps_a_second": (last - first) / (ended - began)}))
 
 
-def measured(model: Path, count: int, steps: int, mps: bool) -> float:
+def measured(model: Path, count: int, steps: int, task: str, mps: bool) -> float:
     """Steps a second of so many processes together."""
     from clozify.executors.local import shared_gpu
 
     with tempfile.TemporaryDirectory() as gate, shared_gpu() if mps else nullcontext():
-        command = [sys.executable, __file__, "--part", json.dumps([str(model), gate, count, steps])]
+        command = [sys.executable, __file__, "--part", json.dumps([str(model), gate, count, steps, task])]
         processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
         found: list[dict[str, float]] = [json.loads(process.communicate()[0]) for process in processes]
     return sum(of_one["steps_a_second"] for of_one in found)
@@ -75,11 +77,12 @@ def main(
     processes: Annotated[str, typer.Option(help="Numbers of processes, with commas between them.")] = "1,3",
     shape: Annotated[str, typer.Option(help="roberta-large, roberta-base or tiny.")] = "roberta-base",
     steps: Annotated[int, typer.Option(help="Steps of every process, multiples of 25.")] = 400,
+    task: Annotated[str, typer.Option(help="Whose rows: agnews or yelp-full.")] = "agnews",
     part: Annotated[str | None, typer.Option("--part", hidden=True)] = None,
 ) -> None:
     """Measure each number of processes and print the steps a second of all together."""
-    if not os.environ.get("CLOZIFY_AGNEWS"):
-        sys.exit("Set CLOZIFY_AGNEWS to AG's News' test.csv: it does not come with clozify.")
+    if not os.environ.get(SOURCES[task]):
+        sys.exit(f"Set {SOURCES[task]} to the data set's test.csv: it does not come with clozify.")
     if part:
         train(*json.loads(part))
         return
@@ -91,7 +94,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder), shape)
         for count in map(int, processes.split(",")):
-            rates = [f"{measured(Path(folder), count, steps, mps):.1f} steps/s" for mps in ways]
+            rates = [f"{measured(Path(folder), count, steps, task, mps):.1f} steps/s" for mps in ways]
             print(f"| {count} at once | " + " | ".join(rates) + " |", flush=True)
 
 

@@ -41,9 +41,13 @@ def choose_kernels() -> None:
     """Kernels that suit clozify, on a GPU and on a CPU.
 
     cuDNN's attention plans anew for every width of a batch, and ours are all widths. On a CPU, naming the number of
-    threads keeps MKL from choosing another by itself, which would change the last bits of a result.
+    threads keeps MKL from choosing another by itself, which would change the last bits of a result. So would two
+    threads that are the first to call one of its vector functions, now and then: MKL then chooses the code for this
+    processor, and one of them may run other code meanwhile. A call with a single number is one thread's.
     """
     import torch
 
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.set_num_threads(torch.get_num_threads())
+    for function in (torch.sqrt, torch.exp, torch.log, torch.tanh, torch.erf):
+        function(torch.ones(1))

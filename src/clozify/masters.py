@@ -1,8 +1,8 @@
-"""Float32 weights that the optimizer changes, while a GPU computes with bf16 copies of them.
+"""Float32 weights that AdamW changes, while a GPU computes with bf16 copies of them.
 
 In: the part of a module that does the heavy work, its encoder. Out: the same part in bf16 for as long as it is trained,
 and in float32 with the trained weights afterwards. Autocast does the same by casting every weight anew in every step;
-here a few kernels do it for all weights at once.
+here one kernel changes all weights and their copies at once.
 """
 
 from __future__ import annotations
@@ -13,51 +13,82 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from clozify.adamw import Line, LineAdamW, lie
+from clozify.recipe import Training
+
 
 class Masters:
     """The float32 weights behind a part's working copies."""
 
-    def __init__(self, module: nn.Module, part: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
-        self.module, self.dtype = module, dtype
+    def __init__(
+        self, module: nn.Module, part: nn.Module, settings: Training, dtype: torch.dtype = torch.bfloat16
+    ) -> None:
+        self.module, self.settings, self.dtype = module, settings, dtype
         whole = all(p.requires_grad and p.dtype == torch.float32 for p in part.parameters())  # no adapters beside it
         self.working = list(part.parameters()) if whole else []
-        self.of: dict[nn.Parameter, nn.Parameter] = {}  # working copy -> master
+        self.of: dict[nn.Parameter, Tensor] = {}  # working copy -> master
+        self.gradient_of: dict[nn.Parameter, Tensor] = {}  # working copy -> where its gradient goes
+        self.adamw: LineAdamW | None = None  # since the first step, which shows what has a gradient at all
+        self.rate = 0.0
 
     @contextmanager
     def behind(self) -> Iterator[Masters]:
         """Compute with working copies; at the end the part has its float32 weights, as they were trained."""
         for parameter in self.working:
-            self.of[parameter] = nn.Parameter(parameter.detach().clone())
+            self.of[parameter] = parameter.detach().clone()
             parameter.data = parameter.data.to(self.dtype)
         try:
             yield self
         finally:
             for parameter, master in self.of.items():
                 parameter.grad = None
-                parameter.data = master.data
+                parameter.data = master.clone()  # each by itself: arrays that share memory are not saved as they are
             self.of.clear()
+            self.gradient_of.clear()
+            self.adamw = None
 
-    def parameters(self) -> list[nn.Parameter]:
-        """What the optimizer changes: masters, and the module's other parameters."""
-        return [self.of.get(parameter, parameter) for parameter in self.module.parameters()]
-
-    def take_gradients(self) -> None:
-        """Hand the working copies' gradients to the masters."""
-        given: list[Tensor] = []
-        taken: list[Tensor] = []
-        for parameter, master in self.of.items():
-            if parameter.grad is not None:
-                master.grad = torch.empty_like(master)
-                given.append(parameter.grad)
-                taken.append(master.grad)
-        if given:
-            torch._foreach_copy_(taken, given)
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the steps to come."""
+        self.rate = rate
+        if self.adamw is not None:
+            self.adamw.rate.fill_(rate)
 
     @torch.no_grad()
-    def give_weights(self) -> None:
-        """Round the masters into the working copies."""
-        if self.of:
-            torch._foreach_copy_([p.data for p in self.of], [m.data for m in self.of.values()])
+    def step(self, others: list[Tensor]) -> None:
+        """Change the masters by their copies' gradients, clipped together with `others`, those of the other weights."""
+        given = {parameter: parameter.grad for parameter in self.working if parameter.grad is not None}
+        adamw = self.adamw = self.adamw or self._lay_out(list(given))
+        torch._foreach_copy_([self.gradient_of[parameter] for parameter in given], list(given.values()))
+        for parameter in self.gradient_of.keys() - given.keys():
+            self.gradient_of[parameter].zero_()
+        scale = torch.ones_like(adamw.rate)
+        if self.settings.max_grad_norm:
+            norms = [torch.linalg.vector_norm(line.gradients, dtype=torch.float32) for line in adamw.lines]
+            norms += torch._foreach_norm(others) if others else []
+            scale = (self.settings.max_grad_norm / (torch.stack(norms).norm() + 1e-6)).clamp(max=1)
+            if others:
+                torch._foreach_mul_(others, scale)
+        adamw.step(scale)
+
+    def _lay_out(self, parameters: list[nn.Parameter]) -> LineAdamW:
+        """Lay masters, copies and gradients end to end, those with weight decay apart from those without."""
+        lines = []
+        for decay, here in (
+            (self.settings.weight_decay, [p for p in parameters if p.ndim > 1]),
+            (0.0, [p for p in parameters if p.ndim <= 1]),
+        ):
+            places, length = lie([parameter.numel() for parameter in here])
+            line = Line.new(length, decay, self.dtype, parameters[0].device)
+            for parameter, place in zip(here, places, strict=True):
+                shape = parameter.shape
+                master, self.gradient_of[parameter] = line.weights[place].view(shape), line.gradients[place].view(shape)
+                copy = line.copies[place].view(shape)
+                self.of[parameter] = master.copy_(self.of[parameter])
+                parameter.data = copy.copy_(parameter.data)
+            lines.append(line)
+        adamw = LineAdamW([line for line in lines if len(line.weights)], self.settings.adam_epsilon)
+        adamw.rate.fill_(self.rate)
+        return adamw
 
     def state(self) -> dict[str, Tensor]:
         """The module's weights in float32, copied."""

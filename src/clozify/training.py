@@ -5,7 +5,7 @@ In: a module and a function that gives a step's loss. Out: the module trained in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from clozify.biases import by_products
 from clozify.classifier import Classifier
 from clozify.company import company, no_rows_here
 from clozify.encode import Batch, Encoded
@@ -60,20 +61,19 @@ def make_optimizer(
     module: nn.Module,
     settings: Training,
     rate_of: Mapping[nn.Module, float] | None = None,
-    masters: Mapping[nn.Parameter, nn.Parameter] | None = None,
+    without: Container[nn.Parameter] = (),
 ) -> torch.optim.Optimizer:
     """AdamW without weight decay on biases and layer norms (as Transformers' scripts of the paper's time).
 
-    `rate_of` gives parts of the module a learning rate of their own, `masters` the weights to change in the place of
-    others. Each group knows its `peak` rate.
+    `rate_of` gives parts of the module a learning rate of their own; `without` names what is changed otherwise. Each
+    group knows its `peak` rate.
     """
-    behind = masters or {}
     own = {parameter: rate for part, rate in (rate_of or {}).items() for parameter in part.parameters()}
     device = next(module.parameters()).device
     groups: list[dict[str, Any]] = []
     for rate in dict.fromkeys([settings.learning_rate, *own.values()]):
         here = [p for p in module.parameters() if p.requires_grad and own.get(p, settings.learning_rate) == rate]
-        here = [behind.get(p, p) for p in here]
+        here = [p for p in here if p not in without]
         decayed, others = [p for p in here if p.ndim > 1], [p for p in here if p.ndim <= 1]
         for parameters, decay in ((decayed, settings.weight_decay), (others, 0.0)):
             # on a GPU the rate is changed in place, where a recorded step reads it
@@ -141,22 +141,23 @@ def train(
         torch.manual_seed(torch.initial_seed() + own.rank)
     on_gpu = isinstance(loss_of_step, FixedStep)
     part = getattr(module, "base_model", module) if on_gpu else nn.Module()
-    with Masters(module, part).behind() as masters:
+    with Masters(module, part, settings).behind() as masters, by_products(part):
         optimizer = make_optimizer(module, settings, rate_of, masters.of)
+        others = [p for p in module.parameters() if p not in masters.of]
 
         def finish() -> None:
-            masters.take_gradients()
-            if settings.max_grad_norm:
-                accelerator.clip_grad_norm_(masters.parameters(), settings.max_grad_norm)
+            if masters.of:
+                masters.step([p.grad for p in others if p.grad is not None])
+            elif settings.max_grad_norm:
+                accelerator.clip_grad_norm_(others, settings.max_grad_norm)
             optimizer.step()
-            masters.give_weights()
-            optimizer.zero_grad(set_to_none=True)
             module.zero_grad(set_to_none=True)
 
         def set_rate(step: int) -> None:
             for group in optimizer.param_groups:
                 now = group["peak"] * learning_rate_at(step, decay, settings.warmup_steps)
                 group["lr"] = group["lr"].fill_(now) if isinstance(group["lr"], Tensor) else now
+            masters.set_rate(settings.learning_rate * learning_rate_at(step, decay, settings.warmup_steps))
 
         def eager(step: int) -> Tensor:
             assert not isinstance(loss_of_step, FixedStep)

@@ -1,9 +1,14 @@
-"""Weights that the optimizer changes, behind working copies: in tests the copies are wider, not narrower."""
+"""Weights that AdamW changes, behind working copies: in some tests these are no narrower than the weights."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import nn
 
+from clozify.adamw import Line, LineAdamW, _kernel, lie
 from clozify.masters import Masters
 from clozify.recipe import Training
 from clozify.training import make_optimizer
@@ -18,9 +23,10 @@ class Tied(nn.Module):
         self.head = nn.Linear(4, 7, bias=False)
         self.head.weight = self.encoder[0].weight
         self.scale = nn.Parameter(torch.ones(7))
+        self.encoder.idle = nn.Linear(3, 3)  # never asked: no gradient, and no decay either
 
     def forward(self, ids):
-        states = self.encoder(ids)
+        states = self.encoder[1](self.encoder[0](ids))
         return (states @ self.head.weight.T).float() * self.scale
 
 
@@ -30,17 +36,27 @@ def module():
     return Tied()
 
 
+SETTINGS = Training(learning_rate=0.1, weight_decay=0.1)
+
+
 def taught(module, steps, dtype=None):
-    with Masters(module, module.encoder if dtype else nn.Module(), dtype or torch.float32).behind() as masters:
-        optimizer = make_optimizer(module, Training(learning_rate=0.1), masters=masters.of)
+    """Train by working copies of this dtype; without one by PyTorch's own AdamW and clipping."""
+    with Masters(
+        module, module.encoder if dtype else nn.Module(), SETTINGS, dtype or torch.float32
+    ).behind() as masters:
+        optimizer = make_optimizer(module, SETTINGS, without=masters.of)
+        others = [parameter for parameter in module.parameters() if parameter not in masters.of]
         for step in range(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 / (1 + step)
+            masters.set_rate(0.1 / (1 + step))
             loss = nn.functional.cross_entropy(module(torch.arange(4) + step % 3), torch.arange(4))
             loss.backward()
-            masters.take_gradients()
-            nn.utils.clip_grad_norm_(masters.parameters(), 1.0)
+            if dtype:
+                masters.step([parameter.grad for parameter in others if parameter.grad is not None])
+            else:
+                nn.utils.clip_grad_norm_(others, SETTINGS.max_grad_norm)
             optimizer.step()
-            masters.give_weights()
-            optimizer.zero_grad()
             module.zero_grad()
         return masters.state()
 
@@ -50,11 +66,11 @@ def test_training_behind_working_copies_is_the_same_training(module):
     import copy
 
     plain, behind = copy.deepcopy(module), copy.deepcopy(module)
-    expected, found = taught(plain, 5), taught(behind, 5, torch.float64)
+    expected, found = taught(plain, 5), taught(behind, 5, torch.float32)
     assert expected.keys() == found.keys() == module.state_dict().keys()
     for name, tensor in expected.items():
         assert torch.allclose(found[name], tensor, atol=1e-5), name
-        assert not torch.equal(tensor, module.state_dict()[name]), name
+        assert torch.equal(tensor, module.state_dict()[name]) == ("idle" in name), name
     assert {p.dtype for p in behind.parameters()} == {torch.float32}  # float32 again
     assert behind.head.weight is behind.encoder[0].weight
     for name, tensor in behind.state_dict().items():
@@ -63,14 +79,64 @@ def test_training_behind_working_copies_is_the_same_training(module):
 
 def test_a_change_too_small_for_the_working_copy_is_not_lost(module):
     """Rounded into bf16 after every step, steps of 1e-5 would vanish."""
-    with Masters(module, module.encoder, torch.bfloat16).behind() as masters:
-        (weight,) = [p for p in module.encoder[1].parameters() if p.ndim == 2]
-        before = weight.clone()
+    settings = Training(learning_rate=1e-5, weight_decay=0.0)
+    with Masters(module, module.encoder, settings, torch.bfloat16).behind() as masters:
+        weight = module.encoder[1].weight
+        before, exact = weight.clone(), masters.of[weight].clone()
+        masters.set_rate(1e-5)
         for _ in range(200):
-            masters.of[weight].data += 1e-5
-            masters.give_weights()
+            weight.grad = torch.ones_like(weight)
+            masters.step([])
+        assert torch.allclose(masters.of[weight], exact - 200e-5, atol=1e-5)
         assert not torch.equal(weight, before)
+        assert torch.equal(weight, masters.of[weight].bfloat16())
         weights = masters.state()
-        masters.of[weight].data += 1
+        masters.of[weight].add_(1)
         masters.load(weights)
     assert torch.equal(module.encoder[1].weight, weights["encoder.1.weight"])
+
+
+def test_trained_weights_lie_by_themselves_again(module):
+    """Weights that share one array are taken for tied ones when a model is saved."""
+    taught(module, 2, torch.float32)
+    assert len({p.untyped_storage().data_ptr() for p in module.parameters()}) == len(list(module.parameters()))
+
+
+def test_weights_begin_where_matrix_products_want_them():
+    """An odd address makes a GPU take a slower kernel, or none."""
+    places, length = lie([3, 128, 129, 5])
+    assert [(place.start, place.stop) for place in places] == [(0, 3), (128, 256), (256, 385), (512, 517)]
+    assert length == 640
+
+
+def test_the_kernel_takes_the_same_step_as_pytorch():
+    """On a GPU another program does AdamW's arithmetic; Triton can run it on a CPU to be looked at."""
+    pytest.importorskip("triton")
+    subprocess.run([sys.executable, __file__], check=True, env=os.environ | {"TRITON_INTERPRET": "1"})
+
+
+def compare_kernel():
+    """Five steps of both; run by the test above, since Triton looks at its variable when it is imported."""
+    torch.manual_seed(0)
+    weights = torch.randn(5000)
+    found = []
+    for by_kernel in (True, False):
+        line = Line.new(5000, 0.1, torch.bfloat16, torch.device("cpu"))
+        line.weights.copy_(weights)
+        steps = LineAdamW([line], 1e-8)
+        if by_kernel:
+            steps.kernel = _kernel()
+            assert steps.kernel is not None
+        for step in range(5):
+            steps.rate.fill_(0.1 / (1 + step))
+            line.gradients.copy_(torch.randn(5000, generator=torch.Generator().manual_seed(step)))
+            steps.step(torch.tensor(0.5))
+        found.append(line)
+    for name in ("weights", "copies", "mean", "mean_square"):
+        one, other = (getattr(line, name).float() for line in found)
+        assert torch.allclose(one, other, rtol=1e-5 if name != "copies" else 0.01, atol=1e-6), name
+    assert not torch.allclose(found[0].weights, weights, atol=0.1)
+
+
+if __name__ == "__main__":
+    compare_kernel()

@@ -1,0 +1,154 @@
+"""Where a training step's time goes on a GPU, and labelling's: milliseconds and kernels, by what the kernels do.
+
+Fine-tuning and distillation steps as a run takes them, replayed as CUDA graphs, on rows of Yelp (the file that
+CLOZIFY_YELP names); steps 51 to 100 are looked at by PyTorch's profiler. Weights are random, since speed does not
+depend on them. The time by the clock, without the profiler, stands beside the kernels' sum.
+
+    CLOZIFY_YELP=test.csv python benchmarks/kernels.py [--shape roberta-large] [--names 3]
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import transformers
+import typer
+from accelerate import Accelerator
+from scoring import SHAPES, sample
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from clozify.classifier import Classifier
+from clozify.cloze import BUILTIN, ClozeModel
+from clozify.encode import Encoded
+from clozify.questions import ask
+from clozify.recipe import load_recipe
+from clozify.steps.annotate import annotate
+from clozify.steps.distill import distill
+from clozify.steps.finetune import finetune
+from clozify.training import Watch
+
+GROUPS = {  # the first that a kernel's name fits
+    "matrix products": r"gemm|nvjet|cutlass_80|xmma|splitk|cublas|gemv",
+    "attention": r"flash",
+    "the optimizer": r"adam|Adam",
+    "gradient norm, clipping, copies between float32 and bf16": r"multi_tensor|lpnorm|LpNorm",
+    "layer norms": r"layer_norm|LayerNorm|GammaBeta",
+    "dropout": r"dropout|masked_scale",
+    "GELU": r"[gG]elu",
+    "sums: gradients of biases and others": r"reduce_kernel",
+    "embeddings, gathering and scattering": r"embedding|index|gather|scatter|sort|radix|unique",
+    "copies and fills": r"Memcpy|Memset|copy|fill|FillFunctor|CatArray",
+    "softmax and losses": r"[sS]oft[mM]ax|nll",
+    "other elementwise": r"elementwise",
+}
+FIRST, LAST = 50, 100
+
+
+def group_of(kernel: str) -> str:
+    """What a kernel does, by its name."""
+    return next((group for group, pattern in GROUPS.items() if re.search(pattern, kernel)), "the rest")
+
+
+def looked_at(what: str, work: Callable[[int, Watch], Any], names: int) -> None:
+    """Time steps without the profiler, then look at some with it, and print both."""
+    clock: dict[int, float] = {}
+
+    def at(step: int, _: float) -> None:
+        torch.cuda.synchronize()
+        clock[step] = time.perf_counter()
+
+    work(300, Watch(on_step=at))
+    by_clock = 1000 * (clock[300] - clock[100]) / 200
+    profiler = profile(activities=[ProfilerActivity.CUDA])
+
+    def switch(step: int, _: float) -> None:
+        torch.cuda.synchronize()
+        if step == FIRST:
+            profiler.start()
+        elif step == LAST:
+            profiler.stop()
+
+    work(LAST, Watch(on_step=switch))
+    show(what, profiler, LAST - FIRST, by_clock, names)
+
+
+def show(what: str, profiler: profile, times: float, by_clock: float, names: int) -> None:
+    """Print the kernels' milliseconds by group, and the longest of every group."""
+    kernels = [event for event in profiler.key_averages() if event.device_type == DeviceType.CUDA]
+    milliseconds, count = Counter[str](), Counter[str]()
+    for event in kernels:
+        milliseconds[group_of(event.key)] += event.self_device_time_total / 1000 / times
+        count[group_of(event.key)] += event.count / times
+    print(f"\n{what}: {by_clock:.2f} ms, of them {milliseconds.total():.2f} in {count.total():.0f} kernels\n")
+    print("| kernels | ms | number |\n|---|---|---|")
+    for group, spent in milliseconds.most_common():
+        print(f"| {group} | {spent:.2f} | {count[group]:.0f} |")
+    for group in milliseconds:
+        inside = sorted((e for e in kernels if group_of(e.key) == group), key=lambda e: -e.self_device_time_total)
+        for event in inside[:names]:
+            spent = event.self_device_time_total / 1000 / times
+            print(f"  {group}: {spent:.3f} ms, {event.count / times:.0f}x {event.key[:150]}", file=sys.stderr)
+
+
+def main(
+    shape: Annotated[str, typer.Option(help="Which shape.")] = "roberta-large",
+    rows: Annotated[int, typer.Option(help="Rows of the pile.")] = 2500,
+    names: Annotated[int, typer.Option(help="Kernels named of every group, on standard error.")] = 0,
+) -> None:
+    """Print where the time of a fine-tuning step goes, of labelling 1,000 rows, and of a distillation step."""
+    if not torch.cuda.is_available():
+        sys.exit("There is no GPU here to look at.")
+    torch.manual_seed(0)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    data, accelerator, base = sample(rows, "yelp-full"), Accelerator(mixed_precision="bf16"), load_recipe("paper")
+    config = transformers.RobertaConfig(
+        max_position_embeddings=514, type_vocab_size=1, pad_token_id=tokenizer.pad_token_id, **SHAPES[shape]
+    )
+    labels = config.num_labels = len(data.task.labels)
+    model = ClozeModel(transformers.RobertaForMaskedLM(config).to(accelerator.device), tokenizer, shape)
+    questions = ask(model, data.task)
+    question = questions.asked[0]
+    encoded = Encoded(question.template, questions.tokenize(model, data, 0, rows), 256)
+    truth = np.random.default_rng(0).integers(0, labels, rows).astype(np.int16)
+    print(
+        f"{shape}, {torch.cuda.get_device_name()}, torch {torch.__version__}, {encoded.lengths.mean():.0f} tokens a row"
+    )
+
+    def fine_tune(steps: int, watch: Watch) -> None:
+        recipe = base.with_settings([f"finetune.max_steps={steps}"])
+        finetune(model, question.words[0], encoded, truth, encoded, recipe, 0, accelerator, watch)
+
+    looked_at("a fine-tuning step", fine_tune, names)
+
+    questions.keep(model, data)  # a run tokenises its pile once for all members
+    list(annotate(model, questions, data))
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    list(annotate(model, questions, data))
+    by_clock = time.perf_counter() - began
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        list(annotate(model, questions, data))
+    show("labelling 1,000 rows", profiler, rows / 1000, 1e6 * by_clock / rows, names)
+
+    classifier = Classifier(
+        transformers.RobertaForSequenceClassification(config).to(accelerator.device), tokenizer, data.task, 256
+    )
+    pile, soft = classifier.encode(data), np.full((rows, labels), 1 / labels, dtype=np.float32)
+
+    def distilled(steps: int, watch: Watch) -> None:
+        settings = base.with_settings([f"distill.max_steps={steps}"]).distill
+        distill(classifier, pile, soft, settings, np.random.default_rng(0), accelerator, watch)
+
+    looked_at("a distillation step", distilled, names)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -131,10 +131,8 @@ def report(
         print(f"| {name} | {seconds:.0f} | {arithmetic / 1e12:,.0f} | {rate / 1e12:.0f} | {100 * rate / PEAK:.0f}% |")
     total = sum(arithmetic for _, arithmetic in of.values())
     first = min(seconds for seconds, line in said if line.startswith("classifier"))
-    print(
-        f"{len(members)} members done after {last:.0f} s, and a classifier after {first:.0f} s ({first / 60:.1f} minutes):"
-    )
-    print(f"that is the paper's experiment. The whole run took {whole:.0f} s ({whole / 60:.1f} minutes),")
+    print(f"{len(members)} members after {last:.0f} s, a classifier after {first:.0f} s ({first / 60:.1f} minutes):")
+    print(f"so much is the paper's experiment. The whole run took {whole:.0f} s ({whole / 60:.1f} minutes),")
     print(f"{total / 1e12 / whole:.0f} TFLOP/s, {100 * total / whole / PEAK:.0f}% of an H200's {PEAK / 1e12:.0f}.")
     print(f"The classifier is trained {len(classifiers)} times.")
 

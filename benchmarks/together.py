@@ -16,9 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -66,9 +65,10 @@ def measured(model: Path, count: int, steps: int, task: str, mps: bool) -> float
     """Steps a second of so many processes together."""
     from clozify.executors.local import shared_gpu
 
-    with tempfile.TemporaryDirectory() as gate, shared_gpu() if mps else nullcontext():
+    with tempfile.TemporaryDirectory() as gate, shared_gpu(mps) as own:
         command = [sys.executable, __file__, "--part", json.dumps([str(model), gate, count, steps, task])]
-        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+        how: Any = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | own}
+        processes = [subprocess.Popen(command, **how) for _ in range(count)]
         found: list[dict[str, float]] = [json.loads(process.communicate()[0]) for process in processes]
     return sum(of_one["steps_a_second"] for of_one in found)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -12,6 +13,7 @@ import pytest
 
 from clozify.bench import Bench
 from clozify.errors import ClozifyError, RunError
+from clozify.executors import local
 from clozify.executors.local import choose_devices
 from clozify.executors.processes import Processes
 from clozify.run import RunFolder
@@ -209,3 +211,55 @@ def main(monkeypatch, files, *more):
     with redirect_stdout(printed), pytest.raises(SystemExit):
         cli.main()
     return json.loads(printed.getvalue())
+
+
+CONTROL = """#!/bin/sh
+if [ "$1" = -d ]; then
+  echo started >> {log}
+  sleep 1000 & echo $! > $CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid
+else
+  read line; echo $line >> {log}; {then}
+fi
+"""
+
+
+@pytest.mark.parametrize(("then", "ends"), [("exit 0", True), ("sleep 1000", False)])
+def test_nvidias_service_is_for_the_helpers_alone_and_cannot_hold_a_run_up(tmp_path, monkeypatch, then, ends):
+    """It ends after its last client: a run that was one itself would wait for its own end."""
+    control, log = tmp_path / "nvidia-cuda-mps-control", tmp_path / "log"
+    control.write_text(CONTROL.format(log=log, then=then))
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(local, "PATIENCE", 1)
+    began = time.monotonic()
+    with local.shared_gpu() as variables:
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+        folder = Path(variables["CUDA_MPS_PIPE_DIRECTORY"])
+        service = psutil.Process(int((folder / "nvidia-cuda-mps-control.pid").read_text()))
+    assert time.monotonic() - began < 30
+    assert log.read_text().splitlines() == ["started", "quit -t 1"]
+    assert not folder.exists()
+    psutil.wait_procs([service], timeout=10)
+    assert ends or not service.is_running() or service.status() == psutil.STATUS_ZOMBIE
+    if service.is_running():
+        service.kill()
+
+
+def test_helpers_get_the_variables_meant_for_them(run, monkeypatch):
+    """Without them they would take turns on a GPU, and nobody would notice but by the clock."""
+    seen = []
+    started = subprocess.Popen
+
+    def start(*command, **how):
+        seen.append(how.get("env") or {})
+        return started(*command, **how)
+
+    def two(devices):
+        return Processes(2, variables={"CLOZIFY_FOR_HELPERS": "yes"})
+
+    monkeypatch.setattr("clozify.executors.processes.subprocess.Popen", start)
+    monkeypatch.setattr("clozify.executors.choice.executor_for", two)
+    run("shared", at_once=2)
+    assert [environment.get("CLOZIFY_FOR_HELPERS") for environment in seen if "CLOZIFY_FOR_HELPERS" in environment]
+    assert "CLOZIFY_FOR_HELPERS" not in os.environ

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -20,6 +22,8 @@ import torch
 from clozify.bench import Executor, here
 from clozify.errors import RunError
 from clozify.executors.processes import Processes
+
+PATIENCE = 5  # seconds that NVIDIA's service has to end
 
 
 @dataclass(frozen=True)
@@ -54,30 +58,33 @@ def executor_for(devices: Devices) -> Iterator[Executor]:
         yield here
         return
     gpus = devices.count if devices.kind == "cuda" else 0
-    with shared_gpu() if gpus else nullcontext(), Processes(devices.count * devices.at_once, gpus) as processes:
+    count = devices.count * devices.at_once
+    with shared_gpu(gpus > 0) as variables, Processes(count, gpus, variables) as processes:
         yield processes
 
 
 @contextmanager
-def shared_gpu() -> Iterator[None]:
+def shared_gpu(wanted: bool = True) -> Iterator[dict[str, str]]:
     """NVIDIA's service that lets kernels of several processes run side by side, where it is there and not yet running.
 
-    Without it the processes take turns on a GPU.
+    Yields the variables that make a process its client. This one must not become one: the service ends after its last
+    client. Without it the processes take turns on a GPU.
     """
     control = shutil.which("nvidia-cuda-mps-control")
-    if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        yield
+    if not wanted or control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        yield {}
         return
-    with tempfile.TemporaryDirectory() as folder:
-        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | own}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | variables}
         if subprocess.run([control, "-d"], **quiet).returncode:
-            yield
+            yield {}
             return
-        os.environ |= own  # for the processes that are started
         try:
-            yield
+            yield variables
         finally:
-            for name in own:
-                os.environ.pop(name, None)
-            subprocess.run([control], input=b"quit\n", **quiet)
+            try:
+                subprocess.run([control], input=f"quit -t {PATIENCE}\n".encode(), timeout=2 * PATIENCE, **quiet)
+            except subprocess.TimeoutExpired:
+                with suppress(OSError, ValueError):
+                    os.kill(int((Path(folder) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
@@ -24,6 +24,8 @@ import torch
 from clozify.bench import Bench, Work
 from clozify.executors.ledger import Answer, Ledger, Relay, answer, sendable
 from clozify.plan import Plan
+
+PATIENCE = 5.0  # seconds that a process without work has to end
 
 
 @dataclass
@@ -37,16 +39,18 @@ class _Helper:
     place: int | None = None
 
     def stop(self) -> None:
-        self.line.close()
+        self.line.close()  # one that waits for work ends by itself now, and lets go of its GPU in order
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(PATIENCE if self.place is None else 0)
         self.process.kill()
         self.process.wait()
 
 
 class Processes:
-    """An executor with so many processes, spread over so many GPUs (0: on the CPU)."""
+    """An executor with so many processes, spread over so many GPUs (0: on the CPU); `variables` are for them alone."""
 
-    def __init__(self, count: int, gpus: int = 0) -> None:
-        self.gpus = gpus
+    def __init__(self, count: int, gpus: int = 0, variables: Mapping[str, str] | None = None) -> None:
+        self.gpus, self.variables = gpus, dict(variables or {})
         self.threads = max(1, torch.get_num_threads() // count)
         self.helpers: dict[int, _Helper | None] = dict.fromkeys(range(count))  # by their numbers
 
@@ -59,9 +63,11 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for helper in self.helpers.values():
-            if helper is not None:
-                helper.stop()
+        there = [helper for helper in self.helpers.values() if helper is not None]
+        for helper in there:  # first all, so that they end side by side
+            helper.line.close()
+        for helper in there:
+            helper.stop()
 
     def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
         """Do all of it; yields the place of each piece as it ends and what to say of it."""
@@ -107,10 +113,14 @@ class Processes:
         ours, theirs = Pipe()
         log = bench.folder.path / "workers" / f"{number}.txt"
         log.parent.mkdir(exist_ok=True)
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(place for place in sys.path if place),
-            "OMP_NUM_THREADS": str(self.threads),
-        }
+        environment = (
+            os.environ
+            | self.variables
+            | {
+                "PYTHONPATH": os.pathsep.join(place for place in sys.path if place),
+                "OMP_NUM_THREADS": str(self.threads),
+            }
+        )
         if self.gpus:
             seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self.gpus)))).split(",")
             environment["CUDA_VISIBLE_DEVICES"] = seen[number % self.gpus]

@@ -51,11 +51,13 @@ def lie(sizes: Sequence[int]) -> tuple[list[slice], int]:
 class LineAdamW:
     """AdamW's steps for lines; what changes from step to step lies on their device, where a recorded step reads it."""
 
+    triton_runs = True  # in this process, until it is found not to
+
     def __init__(self, lines: Sequence[Line], epsilon: float) -> None:
         self.lines, self.epsilon = lines, epsilon
         device = lines[0].weights.device
         self.taken, self.rate = torch.zeros(2, device=device)
-        self.kernel: Any = _kernel() if device.type == "cuda" else None
+        self.kernel: Any = _kernel() if device.type == "cuda" and self.triton_runs else None
 
     @torch.no_grad()
     def step(self, scale: Tensor) -> None:
@@ -64,7 +66,7 @@ class LineAdamW:
             try:
                 self._by_kernel(scale)
             except Exception as error:  # whatever keeps Triton from compiling, a C compiler that is not there say
-                self.kernel = None
+                self.kernel, LineAdamW.triton_runs = None, False
                 why = " ".join(str(error).split())[:200]
                 warnings.warn(f"PyTorch's own AdamW does the work, since Triton does not run: {why}", stacklevel=2)
         if self.kernel is None:

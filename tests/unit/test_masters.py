@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -107,6 +108,28 @@ def test_weights_begin_where_matrix_products_want_them():
     places, length = lie([3, 128, 129, 5])
     assert [(place.start, place.stop) for place in places] == [(0, 3), (128, 256), (256, 385), (512, 517)]
     assert length == 640
+
+
+def test_where_triton_does_not_run_pytorch_takes_the_step(monkeypatch):
+    """A machine without a C compiler trains all the same, and is told why it does so more slowly."""
+
+    def broken(*_):
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(LineAdamW, "triton_runs", True)
+    lines = [Line.new(128, 0.1, torch.bfloat16, torch.device("cpu")) for _ in range(2)]
+    for line, kernel in zip(lines, (broken, None), strict=True):
+        line.weights.fill_(1)
+        line.gradients.fill_(1)
+        steps = LineAdamW([line], 1e-8)
+        steps.kernel = kernel
+        steps.rate.fill_(0.1)
+        with pytest.warns(UserWarning, match="no C compiler") if kernel else nullcontext():
+            steps.step(torch.tensor(1.0))
+        assert steps.taken == 1
+    assert not LineAdamW.triton_runs
+    assert torch.equal(lines[0].weights, lines[1].weights)
+    assert torch.allclose(lines[0].weights, torch.tensor(1 - 0.1 * 0.1 - 0.1))
 
 
 def test_the_kernel_takes_the_same_step_as_pytorch():

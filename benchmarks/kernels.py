@@ -39,7 +39,7 @@ GROUPS = {  # the first that a kernel's name fits
     "matrix products": r"gemm|nvjet|cutlass_80|xmma|splitk|cublas|gemv",
     "attention": r"flash",
     "the optimizer": r"adam|Adam",
-    "gradient norm, clipping, copies between float32 and bf16": r"multi_tensor|lpnorm|LpNorm",
+    "gradient norm, clipping, copies between float32 and bf16": r"multi_tensor|lpnorm|LpNorm|NormTwoOps",
     "layer norms": r"layer_norm|LayerNorm|GammaBeta",
     "dropout": r"dropout|masked_scale",
     "GELU": r"[gG]elu",

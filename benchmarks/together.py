@@ -81,11 +81,11 @@ def main(
     part: Annotated[str | None, typer.Option("--part", hidden=True)] = None,
 ) -> None:
     """Measure each number of processes and print the steps a second of all together."""
-    if not os.environ.get(SOURCES[task]):
-        sys.exit(f"Set {SOURCES[task]} to the data set's test.csv: it does not come with clozify.")
     if part:
         train(*json.loads(part))
         return
+    if not os.environ.get(SOURCES[task]):
+        sys.exit(f"Set {SOURCES[task]} to the data set's test.csv: it does not come with clozify.")
     import torch
 
     ways = (False, True) if torch.cuda.is_available() else (False,)

@@ -51,27 +51,36 @@ def lie(sizes: Sequence[int]) -> tuple[list[slice], int]:
 class LineAdamW:
     """AdamW's steps for lines; what changes from step to step lies on their device, where a recorded step reads it."""
 
-    triton_runs = True  # in this process, until it is found not to
+    triton_runs: bool | None = None  # in this process; the first step shows it
 
     def __init__(self, lines: Sequence[Line], epsilon: float) -> None:
         self.lines, self.epsilon = lines, epsilon
         device = lines[0].weights.device
         self.taken, self.rate = torch.zeros(2, device=device)
-        self.kernel: Any = _kernel() if device.type == "cuda" and self.triton_runs else None
+        self.kernel: Any = _kernel() if device.type == "cuda" and self.triton_runs is not False else None
 
     @torch.no_grad()
     def step(self, scale: Tensor) -> None:
         """One step at the present `rate`; gradients are multiplied by `scale` first."""
-        if self.kernel is not None:
-            try:
-                self._by_kernel(scale)
-            except Exception as error:  # whatever keeps Triton from compiling, a C compiler that is not there say
-                self.kernel, LineAdamW.triton_runs = None, False
-                why = " ".join(str(error).split())[:200]
-                warnings.warn(f"PyTorch's own AdamW does the work, since Triton does not run: {why}", stacklevel=2)
-        if self.kernel is None:
+        if self.kernel is not None and self.triton_runs is None:
+            self._try_kernel(scale)
+        elif self.kernel is not None:
+            self._by_kernel(scale)
+        else:
             self._by_torch(scale)
         self.taken += 1
+
+    def _try_kernel(self, scale: Tensor) -> None:
+        try:
+            self._by_kernel(scale)
+            LineAdamW.triton_runs = True
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever keeps Triton from compiling, a C compiler that is not there say
+            self.kernel, LineAdamW.triton_runs = None, False
+            why = " ".join(str(error).split())[:200]
+            warnings.warn(f"PyTorch's own AdamW does the work, since Triton does not run: {why}", stacklevel=2)
+            self._by_torch(scale)
 
     def _by_kernel(self, scale: Tensor) -> None:
         steps = self.taken.double() + 1
@@ -106,6 +115,6 @@ def _kernel() -> Any:
     """The kernel's launcher, or nothing where there is no Triton."""
     try:
         from clozify.adamw_kernel import launch
-    except ImportError:
+    except Exception:  # not there, or broken
         return None
     return launch

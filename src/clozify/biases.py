@@ -1,4 +1,4 @@
-"""Gradients of biases as matrix-vector products: on a GPU in half the time of the sums that PyTorch takes.
+"""Gradients of biases as matrix-vector products: a GPU takes them sooner than the sums that PyTorch asks for.
 
 In: a module with linear layers. Out: the same, with the same results, for as long as it is trained.
 """
@@ -34,7 +34,8 @@ class _Linear(torch.autograd.Function):
 
 
 def _forward(layer: nn.Linear, ones: Tensor, x: Tensor) -> Tensor:
-    if x.dtype != layer.weight.dtype or x.ndim < 2:  # autocast has a cast to do
+    casts = torch.is_autocast_enabled(x.device.type) and layer.weight.dtype == torch.float32
+    if casts or x.dtype != layer.weight.dtype or x.ndim < 2:  # autocast has something to do
         return functional.linear(x, layer.weight, layer.bias)
     found: Tensor = _Linear.apply(x, layer.weight, layer.bias, ones)  # type: ignore[no-untyped-call]
     return found

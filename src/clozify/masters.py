@@ -28,7 +28,7 @@ class Masters:
         self.working = list(part.parameters()) if whole else []
         self.of: dict[nn.Parameter, Tensor] = {}  # working copy -> master
         self.gradient_of: dict[nn.Parameter, Tensor] = {}  # working copy -> where its gradient goes
-        self.adamw: LineAdamW | None = None  # since the first step, which shows what has a gradient at all
+        self.adamws: list[LineAdamW] = []  # of what has a gradient, which the first step shows, and of what came later
         self.rate = 0.0
 
     @contextmanager
@@ -40,35 +40,38 @@ class Masters:
         try:
             yield self
         finally:
+            self.gradient_of.clear()
+            self.adamws.clear()
             for parameter, master in self.of.items():
                 parameter.grad = None
                 parameter.data = master.clone()  # each by itself: arrays that share memory are not saved as they are
             self.of.clear()
-            self.gradient_of.clear()
-            self.adamw = None
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the steps to come."""
         self.rate = rate
-        if self.adamw is not None:
-            self.adamw.rate.fill_(rate)
+        for adamw in self.adamws:
+            adamw.rate.fill_(rate)
 
     @torch.no_grad()
     def step(self, others: list[Tensor]) -> None:
         """Change the masters by their copies' gradients, clipped together with `others`, those of the other weights."""
         given = {parameter: parameter.grad for parameter in self.working if parameter.grad is not None}
-        adamw = self.adamw = self.adamw or self._lay_out(list(given))
+        if new := [parameter for parameter in given if parameter not in self.gradient_of]:
+            self.adamws.append(self._lay_out(new))
         torch._foreach_copy_([self.gradient_of[parameter] for parameter in given], list(given.values()))
         for parameter in self.gradient_of.keys() - given.keys():
             self.gradient_of[parameter].zero_()
-        scale = torch.ones_like(adamw.rate)
+        lines = [line for adamw in self.adamws for line in adamw.lines]
+        scale = torch.ones_like(lines[0].weights[0])
         if self.settings.max_grad_norm:
-            norms = [torch.linalg.vector_norm(line.gradients, dtype=torch.float32) for line in adamw.lines]
+            norms = [torch.linalg.vector_norm(line.gradients, dtype=torch.float32) for line in lines]
             norms += torch._foreach_norm(others) if others else []
             scale = (self.settings.max_grad_norm / (torch.stack(norms).norm() + 1e-6)).clamp(max=1)
             if others:
                 torch._foreach_mul_(others, scale)
-        adamw.step(scale)
+        for adamw in self.adamws:
+            adamw.step(scale)
 
     def _lay_out(self, parameters: list[nn.Parameter]) -> LineAdamW:
         """Lay masters, copies and gradients end to end, those with weight decay apart from those without."""

@@ -6,6 +6,7 @@ In: a module and a function that gives a step's loss. Out: the module trained in
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +122,16 @@ class _Best:
         return 0 < self.watch.dev.patience <= self.waited
 
 
+@contextmanager
+def _tidied(on_gpu: bool) -> Iterator[None]:
+    """At the end a GPU's memory is given back: the next training, on a stream of its own, could not use it."""
+    try:
+        yield
+    finally:
+        if on_gpu:
+            torch.cuda.empty_cache()
+
+
 def train(
     module: nn.Module,
     loss_of_step: Callable[[int], Tensor] | FixedStep,
@@ -141,7 +152,11 @@ def train(
         torch.manual_seed(torch.initial_seed() + own.rank)
     on_gpu = isinstance(loss_of_step, FixedStep)
     part = getattr(module, "base_model", module) if on_gpu else nn.Module()
-    with Masters(module, part, settings).behind() as masters, by_products(part):
+    with (
+        _tidied(on_gpu),
+        Masters(module, part, settings).behind() as masters,
+        by_products(part if masters.of else nn.Module()),
+    ):
         optimizer = make_optimizer(module, settings, rate_of, masters.of)
         others = [p for p in module.parameters() if p not in masters.of]
 

@@ -35,10 +35,11 @@ def test_gradients_are_those_of_pytorch(shape, most, monkeypatch):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_a_layer_that_autocast_casts_for_is_left_to_it():
-    """Its input has another dtype than its weights, so the product would fail."""
-    layer = nn.Linear(4, 2).to(torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_layer_that_autocast_casts_for_is_left_to_it(dtype):
+    """Its input or its weights have another dtype than its result, so the products would fail."""
+    layer = nn.Linear(4, 2).to(dtype)
     with by_products(layer), torch.autocast("cpu", torch.bfloat16):
         layer(torch.randn(3, 4, requires_grad=True)).float().sum().backward()
     assert layer.bias.grad is not None
-    assert torch.equal(layer.bias.grad, torch.full((2,), 3, dtype=torch.bfloat16))
+    assert torch.equal(layer.bias.grad, torch.full((2,), 3, dtype=dtype))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -76,15 +75,27 @@ def shared_gpu(wanted: bool = True) -> Iterator[dict[str, str]]:
         return
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | variables}
-        if subprocess.run([control, "-d"], **quiet).returncode:
-            yield {}
-            return
+        environment = os.environ | variables
+        environment.pop("CUDA_VISIBLE_DEVICES", None)  # it would number the GPUs anew for its clients
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
         try:
-            yield variables
+            there = subprocess.run([control, "-d"], timeout=10 * PATIENCE, **quiet).returncode == 0
+        except subprocess.TimeoutExpired:
+            there = False
+        try:
+            yield variables if there else {}
         finally:
             try:
                 subprocess.run([control], input=f"quit -t {PATIENCE}\n".encode(), timeout=2 * PATIENCE, **quiet)
             except subprocess.TimeoutExpired:
-                with suppress(OSError, ValueError):
-                    os.kill(int((Path(folder) / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
+                _kill(Path(folder) / "nvidia-cuda-mps-control.pid")
+
+
+def _kill(pid_file: Path) -> None:
+    """End a service that does not end by itself, with the processes that it started."""
+    import psutil
+
+    with suppress(OSError, ValueError, psutil.Error):
+        service = psutil.Process(int(pid_file.read_text()))
+        for process in [*service.children(recursive=True), service]:
+            process.kill()

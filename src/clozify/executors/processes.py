@@ -40,10 +40,12 @@ class _Helper:
 
     def stop(self) -> None:
         self.line.close()  # one that waits for work ends by itself now, and lets go of its GPU in order
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(PATIENCE if self.place is None else 0)
-        self.process.kill()
-        self.process.wait()
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(PATIENCE if self.place is None else 0)
+        finally:
+            self.process.kill()
+            self.process.wait()
 
 
 class Processes:
@@ -65,6 +67,8 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         there = [helper for helper in self.helpers.values() if helper is not None]
         for helper in there:  # first all, so that they end side by side
+            if helper.place is not None:
+                helper.process.kill()
             helper.line.close()
         for helper in there:
             helper.stop()

@@ -1,8 +1,9 @@
 """The paper's Yelp experiment with 10 examples, whole, on this machine's GPU: each stage's time and share of the chip.
 
 12 members (4 patterns, 3 seeds) of 1,000 steps with the auxiliary task, each labelling 50,000 rows, and a classifier of
-5,000 steps, in the shape of RoBERTa-large, by `clozify.train` as a user would call it. Weights are random, since speed
-does not depend on them; the rows have Yelp's lengths: the variable CLOZIFY_YELP names a file of them (headerless:
+5,000 steps, in the shape of RoBERTa-large, by `clozify.train` as a user would call it; but a run trains its classifier
+three times, to see how far it varies, and here it does so once. Weights are random, since speed does not depend on
+them; the rows have Yelp's lengths: the variable CLOZIFY_YELP names a file of them (headerless:
 stars, text), which is repeated, each time with its words shuffled, until there are enough.
 
     CLOZIFY_YELP=test.csv python benchmarks/gpu.py --output runs [--at-once 2] [--shape roberta-large]
@@ -26,6 +27,7 @@ from scoring import SHAPES
 
 from clozify.cloze import BUILTIN
 from clozify.data import read
+from clozify.plan import Plan
 from clozify.task import load_task
 
 PEAK = 989e12  # an H200's matrix rate in bf16, without sparsity
@@ -73,6 +75,17 @@ def make_rows(folder: Path, count: int) -> float:
     return float(np.mean([len(ids) for ids in some]))
 
 
+def train_one_classifier() -> None:
+    """Have a run train its classifier once, and its members as often as ever."""
+    seeds_of = Plan.seeds
+
+    def seeds(plan: Plan, trainings: int = 1) -> list[list[int]]:
+        found = seeds_of(plan, trainings)
+        return found if trainings > 1 else [found[0][:1]]
+
+    Plan.seeds = seeds  # type: ignore[method-assign,assignment]
+
+
 def main(
     output: Annotated[Path, typer.Option(help="Where the model, the rows and the run go; the run is made anew.")],
     shape: Annotated[str, typer.Option(help="roberta-large, roberta-base or tiny.")] = "roberta-large",
@@ -88,6 +101,7 @@ def main(
     shutil.rmtree(output / "run", ignore_errors=True)
     parameters, tokens = make_model(output / "model", shape), make_rows(output, rows)
     recipe = load_recipe("paper", settings or [])
+    train_one_classifier()
     began, said = time.monotonic(), list[tuple[float, str]]()
 
     def say(line: str) -> None:
@@ -130,11 +144,8 @@ def report(
         rate = arithmetic / max(seconds, 1e-9)
         print(f"| {name} | {seconds:.0f} | {arithmetic / 1e12:,.0f} | {rate / 1e12:.0f} | {100 * rate / PEAK:.0f}% |")
     total = sum(arithmetic for _, arithmetic in of.values())
-    first = min(seconds for seconds, line in said if line.startswith("classifier"))
-    print(f"{len(members)} members after {last:.0f} s, a classifier after {first:.0f} s ({first / 60:.1f} minutes):")
-    print(f"so much is the paper's experiment. The whole run took {whole:.0f} s ({whole / 60:.1f} minutes),")
+    print(f"{len(members)} members after {last:.0f} s, all after {whole:.0f} s ({whole / 60:.1f} minutes):")
     print(f"{total / 1e12 / whole:.0f} TFLOP/s, {100 * total / whole / PEAK:.0f}% of an H200's {PEAK / 1e12:.0f}.")
-    print(f"The classifier is trained {len(classifiers)} times.")
 
 
 if __name__ == "__main__":

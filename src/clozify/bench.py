@@ -36,6 +36,10 @@ class Executor(Protocol):
     def workers(self) -> int:
         """How many pieces are done at a time."""
 
+    def begin(self, bench: Bench) -> None:  # noqa: ARG002
+        """Work will come: who has to get ready for it may do so now."""
+        return
+
     def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
         """Do all of it; yields the place of each piece, as it ends, and what to say of it.
 
@@ -43,7 +47,7 @@ class Executor(Protocol):
         """
 
 
-class Here:
+class Here(Executor):
     """One piece after another, in this process."""
 
     workers = 1

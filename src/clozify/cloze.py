@@ -25,6 +25,7 @@ from clozify.errors import ModelError
 from clozify.masks import added, takes_added
 from clozify.packing import as_it_is, in_half, pack, read_packed, takes_packed
 from clozify.settings import Adapter
+from clozify.sublayers import as_one
 from clozify.tokens import Tokens
 from clozify.verbalize import LabelWords
 
@@ -165,7 +166,8 @@ class ClozeModel:
             if self.device.type == "cuda" or self.precision == "bf16":
                 self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
             try:
-                yield
+                with as_one(self.encoder):
+                    yield
             finally:
                 self.encoder = trained
 

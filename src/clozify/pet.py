@@ -209,6 +209,7 @@ def train(
 def _run(bench: Bench) -> dict[str, Any]:
     plan, folder = bench.plan, bench.folder
     began = time.monotonic()
+    bench.executor.begin(bench)
     data = plan.data_key
     described = {
         "clozify": __version__,

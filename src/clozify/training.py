@@ -23,6 +23,7 @@ from clozify.errors import TrainingError
 from clozify.masters import Masters
 from clozify.recipe import Dev, Training
 from clozify.replay import FixedStep, Replay
+from clozify.sublayers import as_one
 
 CHECK_EVERY = 25  # steps between looks at the loss: a look waits for the device
 
@@ -156,6 +157,7 @@ def train(
         _tidied(on_gpu),
         Masters(module, part, settings).behind() as masters,
         by_products(part if masters.of else nn.Module()),
+        as_one(part if masters.of else nn.Module()),
     ):
         optimizer = make_optimizer(module, settings, rate_of, masters.of)
         others = [p for p in module.parameters() if p not in masters.of]

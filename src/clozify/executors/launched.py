@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from clozify.bench import Bench, Work
+from clozify.bench import Bench, Executor, Work
 from clozify.company import Company, together
 from clozify.errors import ClozifyError
 from clozify.executors.ledger import sendable
@@ -59,7 +59,7 @@ def _pass_on(content: Any = None) -> Any:
     return told[0]
 
 
-class Launched:
+class Launched(Executor):
     """The executor of the first process: every piece of work is done by all of them together."""
 
     workers = 1  # one piece at a time

@@ -37,12 +37,13 @@ class _Helper:
     line: Connection
     log: Path
     place: int | None = None
+    told: bool = False  # the plan
 
     def stop(self) -> None:
         self.line.close()  # one that waits for work ends by itself now, and lets go of its GPU in order
         try:
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE if self.place is None else 0)
+                self.process.wait(PATIENCE if self.place is None and self.told else 0)
         finally:
             self.process.kill()
             self.process.wait()
@@ -67,11 +68,15 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         there = [helper for helper in self.helpers.values() if helper is not None]
         for helper in there:  # first all, so that they end side by side
-            if helper.place is not None:
+            if helper.place is not None or not helper.told:
                 helper.process.kill()
             helper.line.close()
         for helper in there:
             helper.stop()
+
+    def begin(self, bench: Bench) -> None:
+        """Start all processes: to import everything and to open a GPU takes them as long as some work."""
+        self.helpers = {number: helper or self._start(bench, number) for number, helper in self.helpers.items()}
 
     def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
         """Do all of it; yields the place of each piece as it ends and what to say of it."""
@@ -80,7 +85,9 @@ class Processes:
             for number, helper in self.helpers.items():
                 if ledger.waiting and (helper is None or helper.place is None):
                     helper = self.helpers[number] = helper or self._start(bench, number)
-                    helper.place = ledger.waiting.pop()
+                    if not helper.told:
+                        _send(helper.line, (sendable(bench.plan), bench.folder.ticket()))
+                    helper.told, helper.place = True, ledger.waiting.pop()
                     _send(helper.line, works[helper.place])
             for helper in self._heard():
                 assert helper.place is not None
@@ -113,7 +120,7 @@ class Processes:
         return [busy[line] for line in wait(list(busy)) if isinstance(line, Connection)]
 
     def _start(self, bench: Bench, number: int) -> _Helper:
-        """A process that waits for work, with the plan in its hands."""
+        """A process that gets ready, and waits for the plan and for work."""
         ours, theirs = Pipe()
         log = bench.folder.path / "workers" / f"{number}.txt"
         log.parent.mkdir(exist_ok=True)
@@ -128,9 +135,10 @@ class Processes:
         if self.gpus:
             seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self.gpus)))).split(",")
             environment["CUDA_VISIBLE_DEVICES"] = seen[number % self.gpus]
+        numbers = map(str, (theirs.fileno(), os.getpid(), self.gpus))
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "clozify.executors.processes", str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-m", "clozify.executors.processes", *numbers],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -138,9 +146,7 @@ class Processes:
                 env=environment,
             )
         theirs.close()
-        helper = _Helper(number, process, ours, log)
-        _send(ours, (sendable(bench.plan), bench.folder.ticket()))
-        return helper
+        return _Helper(number, process, ours, log)
 
 
 def _send(line: Connection, content: Any) -> None:
@@ -148,7 +154,16 @@ def _send(line: Connection, content: Any) -> None:
         line.send(content)
 
 
-def work(line: Connection, parent: int) -> None:
+def get_ready(gpus: int) -> None:
+    """What a helper can do before it knows the plan: import what any work needs, and open its GPU."""
+    import datasets  # noqa: F401
+    from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer  # noqa: F401
+
+    if gpus:
+        torch.zeros(1, device="cuda")
+
+
+def work(line: Connection, parent: int, gpus: int) -> None:
     """The life of a helper: take a plan, then one piece of work after another, until nobody sends any."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run's own process ends us
     ended = threading.Event()
@@ -160,20 +175,18 @@ def work(line: Connection, parent: int) -> None:
         os._exit(1)  # at once: somebody may start the run again
 
     threading.Thread(target=with_parent, daemon=True).start()
-    plan: Plan
-    plan, join = line.recv()
-    plan.__dict__["tracking"] = Relay(lambda *step: line.send(step))
-    bench = Bench(plan, join())
-    while True:
-        try:
-            piece: Work = line.recv()
-        except EOFError:
-            ended.set()
-            return
-        found = answer(bench, piece)
-        print(found.story, end="", file=sys.stderr, flush=True)
-        line.send(found)
+    get_ready(gpus)
+    with suppress(EOFError):  # there is no more work
+        plan: Plan
+        plan, join = line.recv()
+        plan.__dict__["tracking"] = Relay(lambda *step: line.send(step))
+        bench = Bench(plan, join())
+        while True:
+            found = answer(bench, line.recv())
+            print(found.story, end="", file=sys.stderr, flush=True)
+            line.send(found)
+    ended.set()
 
 
 if __name__ == "__main__":
-    work(Connection(int(sys.argv[1])), int(sys.argv[2]))
+    work(Connection(int(sys.argv[1])), *map(int, sys.argv[2:]))

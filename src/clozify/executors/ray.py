@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from clozify import __version__
-from clozify.bench import Bench, Work
+from clozify.bench import Bench, Executor, Work
 from clozify.data import Rows
 from clozify.errors import RunError
 from clozify.executors.ledger import ATTEMPTS, Answer, Ledger, Relay, answer, sendable
@@ -121,7 +121,7 @@ def share_of(nodes: Sequence[dict[str, float]], devices: str | int = "auto", at_
     return Share(len(cpus) * at_once, 0, min(cpus) / at_once, max(1, int(min(cpus) // at_once)))
 
 
-class Ray:
+class Ray(Executor):
     """An executor on a cluster; without an address, the one that Ray finds here, or one that is started here."""
 
     def __init__(

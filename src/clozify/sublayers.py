@@ -1,14 +1,14 @@
-"""What an encoder does between its matrix products, as one kernel of a GPU each time instead of two to four.
+"""The end of an encoder's sublayers, LayerNorm(dropout(x + bias) + residual), as one kernel of a GPU instead of four.
 
-In: an encoder with layers like those of BERT, RoBERTa and their kin: GELU(x + bias) in the midst of a layer, and
-LayerNorm(dropout(x + bias) + residual) at the end of a sublayer. Out: the same encoder, which computes the same, with a
-dropout drawn from seeds of its own. Where Triton does not run, or an encoder is built otherwise, all stays as it is.
+In: an encoder whose sublayers end so, as those of BERT, RoBERTa and their kin do. Out: the same encoder, which computes
+the same, with a dropout drawn from seeds of its own. Where Triton does not run, or an encoder is built otherwise, all
+stays as it is.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-CLOSE = 0.03  # |one kernel - several| / |several| of a trial's states, in bf16, at most
+PARTS = {"dense": nn.Linear, "dropout": nn.Dropout, "LayerNorm": nn.LayerNorm}
+CLOSE = 0.03  # |one kernel - four| / |four| of a trial's states, in bf16, at most
 _runs: dict[tuple[type, int, int], bool] = {}  # what trials in this process have shown, by a layer's class and sizes
 
 
@@ -43,24 +44,6 @@ class _Ended(torch.autograd.Function):
         return *found, None, None, None, None
 
 
-class _Activated(torch.autograd.Function):
-    """y = GELU(x + bias), for x of (rows, size)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
-        from clozify.sublayers_kernel import gelu
-
-        ctx.save_for_backward(x, bias)
-        return gelu(x, bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        from clozify.sublayers_kernel import gelu_backward
-
-        x, bias = ctx.saved_tensors
-        return gelu_backward(gradient.contiguous(), x, bias)
-
-
 def _lines(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1]).contiguous()
 
@@ -69,12 +52,6 @@ def ended(x: Tensor, bias: Tensor, residual: Tensor, norm: nn.LayerNorm, seed: T
     """LayerNorm(dropout(x + bias) + residual); what is dropped hangs on `seed` alone, a whole number on the device."""
     given = _lines(x), bias, _lines(residual), norm.weight, norm.bias, seed, dropout, norm.eps, torch.is_grad_enabled()
     found: Tensor = _Ended.apply(*given)  # type: ignore[no-untyped-call]
-    return found.view(x.shape)
-
-
-def activated(x: Tensor, bias: Tensor) -> Tensor:
-    """GELU(x + bias)."""
-    found: Tensor = _Activated.apply(_lines(x), bias)  # type: ignore[no-untyped-call]
     return found.view(x.shape)
 
 
@@ -99,30 +76,14 @@ def _end(layer: Any, seeds: _Seeds, number: int, hidden_states: Tensor, input_te
     return ended(x, layer.dense.bias, input_tensor, layer.LayerNorm, seeds.now[number], dropout)
 
 
-def _middle(layer: Any, _: _Seeds, __: int, hidden_states: Tensor) -> Tensor:
-    """What a layer with GELU computes."""
-    if hidden_states.dtype != layer.dense.weight.dtype:
-        found: Tensor = type(layer).forward(layer, hidden_states)
-        return found
-    return activated(functional.linear(hidden_states, layer.dense.weight), layer.dense.bias)
-
-
-def way_of(layer: nn.Module) -> Callable[..., Tensor] | None:
-    """Which of the two a layer looks like."""
-    from transformers.activations import GELUActivation
-
+def _fits(layer: nn.Module) -> bool:
+    """Whether a layer looks like the end of a sublayer."""
     parts: dict[str, Any] = dict(layer.named_children())
-    kinds = {name: type(part) for name, part in parts.items()}
-    if kinds.get("dense") is not nn.Linear or parts["dense"].bias is None:
-        return None
-    takes = list(inspect.signature(layer.forward).parameters)
-    if kinds == {"dense": nn.Linear, "intermediate_act_fn": GELUActivation} and takes == ["hidden_states"]:
-        return _middle if parts["intermediate_act_fn"].act is functional.gelu else None
-    ends = {"dense": nn.Linear, "dropout": nn.Dropout, "LayerNorm": nn.LayerNorm}
-    if kinds == ends and takes == ["hidden_states", "input_tensor"]:
-        norm = parts["LayerNorm"]
-        return _end if norm.weight is not None and norm.bias is not None and len(norm.normalized_shape) == 1 else None
-    return None
+    if {name: type(part) for name, part in parts.items()} != PARTS:
+        return False
+    norm = parts["LayerNorm"]
+    whole = None not in (parts["dense"].bias, norm.weight, norm.bias) and len(norm.normalized_shape) == 1
+    return whole and list(inspect.signature(layer.forward).parameters) == ["hidden_states", "input_tensor"]
 
 
 def _on_gpu(layer: Any) -> bool:
@@ -130,18 +91,18 @@ def _on_gpu(layer: Any) -> bool:
 
 
 @torch.no_grad()
-def _try(layer: Any, way: Callable[..., Tensor]) -> bool:
+def _try(layer: Any) -> bool:
     """Whether a layer computes what it looks like, and whether Triton runs here; once for its kind."""
     weight = layer.dense.weight
     key = (type(layer), *weight.shape)
     if key not in _runs:
         training = layer.training
         inputs = [torch.linspace(-3, 3, 3 * n, device=weight.device).sin().view(3, n) for n in weight.shape[::-1]]
-        inputs = [part.to(weight.dtype) for part in (inputs if way is _end else inputs[:1])]
+        inputs = [part.to(weight.dtype) for part in inputs]
         try:
             layer.eval()
-            one, several = way(layer, _Seeds(1, weight.device), 0, *inputs), type(layer).forward(layer, *inputs)
-            _runs[key] = bool((one - several).norm() <= CLOSE * several.norm())
+            one, four = _end(layer, _Seeds(1, weight.device), 0, *inputs), type(layer).forward(layer, *inputs)
+            _runs[key] = bool((one - four).norm() <= CLOSE * four.norm())
         except torch.OutOfMemoryError:
             raise
         except Exception:  # whatever keeps Triton from compiling
@@ -153,19 +114,18 @@ def _try(layer: Any, way: Callable[..., Tensor]) -> bool:
 
 @contextmanager
 def as_one(encoder: nn.Module) -> Iterator[None]:
-    """Within, an encoder on a GPU computes with these kernels."""
-    ways = {layer: way for layer in encoder.modules() if (way := way_of(layer)) is not None and _on_gpu(layer)}
-    ways = {layer: way for layer, way in ways.items() if _try(layer, way)}
-    if not ways:
+    """Within, an encoder's sublayers on a GPU end with one kernel."""
+    layers: list[Any] = [layer for layer in encoder.modules() if _fits(layer) and _on_gpu(layer) and _try(layer)]
+    if not layers:
         yield
         return
-    seeds = _Seeds(len(ways), next(encoder.parameters()).device)
+    seeds = _Seeds(len(layers), layers[0].dense.weight.device)
     hook = encoder.register_forward_pre_hook(seeds.draw)
-    for number, (layer, way) in enumerate(ways.items()):
-        layer.forward = partial(way, layer, seeds, number)
+    for number, layer in enumerate(layers):
+        layer.forward = partial(_end, layer, seeds, number)
     try:
         yield
     finally:
         hook.remove()
-        for layer in ways:
+        for layer in layers:
             del layer.forward

@@ -1,4 +1,4 @@
-"""The kernels behind `sublayers` on a GPU, in Triton: bias and GELU; bias, dropout, residual sum and layer norm.
+"""The kernels behind `sublayers` on a GPU, in Triton: a bias, dropout, the residual sum and its layer norm.
 
 In: (rows, size) arrays. Out: the same of the next states, or of gradients. All is computed in float32. Gradients of
 biases and norms are summed up by rows in one kernel, and these sums in another, always in the same order.
@@ -15,7 +15,6 @@ from torch import Tensor
 
 FORWARD, BACKWARD = 256, 256  # entries of a row that a warp looks after
 AT_ONCE = 4  # programs for each of a GPU's processors, which share the rows when gradients are computed
-TALL, HIGH, BROAD = 16, 4, 1024  # of GELU's gradients: rows and columns of a program, `HIGH` rows at a time
 SUMS, WIDE = 256, 8  # sums that are summed up at a time, and columns of a program
 
 
@@ -103,50 +102,9 @@ def sum_kernel(sums, out, count, length, high: tl.constexpr, wide: tl.constexpr)
     tl.store(out + column, tl.sum(found, axis=0).to(out.dtype.element_ty), mask=column < length)
 
 
-@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def gelu_kernel(x, bias, y, rows, size, high: tl.constexpr, broad: tl.constexpr):  # type: ignore[no-untyped-def]
-    """y = z P(z) for z = x + bias, where P(z) is the normal distribution's share under z."""
-    row = tl.program_id(0) * high + tl.arange(0, high)
-    column = tl.program_id(1) * broad + tl.arange(0, broad)
-    inside = (row[:, None] < rows) & (column[None, :] < size)
-    place = row[:, None].to(tl.int64) * size + column[None, :]
-    z = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    z = z + tl.load(bias + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
-    y_here = 0.5 * z * (1 + tl.erf(z * 0.7071067811865476))
-    tl.store(y + place, y_here.to(y.dtype.element_ty), mask=inside)
-
-
-@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def gelu_backward_kernel(  # type: ignore[no-untyped-def]
-    gradient, x, bias, of_x, sums, rows, size, tall: tl.constexpr, high: tl.constexpr, broad: tl.constexpr
-):
-    """Some rows' gradients, P(z) + z p(z) times what came, and their sums: the bias's gradient of these rows."""
-    column = tl.program_id(1) * broad + tl.arange(0, broad)
-    b = tl.load(bias + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
-    found = tl.zeros((high, broad), dtype=tl.float32)
-    for first in tl.static_range(0, tall, high):
-        row = tl.program_id(0) * tall + first + tl.arange(0, high)
-        inside = (row[:, None] < rows) & (column[None, :] < size)
-        place = row[:, None].to(tl.int64) * size + column[None, :]
-        z = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + b
-        g = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-        below = 0.5 * (1 + tl.erf(z * 0.7071067811865476))
-        g = g * (below + z * 0.3989422804014327 * tl.exp(-0.5 * z * z))
-        tl.store(of_x + place, g.to(of_x.dtype.element_ty), mask=inside)
-        found += g
-    tl.store(sums + tl.program_id(0) * size + column, tl.sum(found, axis=0), mask=column < size)
-
-
 def _shape(size: int, of_a_warp: int) -> dict[str, Any]:
     block = max(16, triton.next_power_of_2(size))
     return {"block": block, "num_warps": min(16, max(1, block // of_a_warp))}
-
-
-def _summed(sums: Tensor, like: Tensor) -> Tensor:
-    """(count, length) -> (length,), in the dtype of `like`."""
-    out = like.new_empty(sums.shape[1])
-    sum_kernel[(triton.cdiv(len(out), WIDE),)](sums, out, *sums.shape, SUMS, WIDE)
-    return out
 
 
 def forward(
@@ -174,21 +132,6 @@ def backward(
     sums = torch.empty(count, 3 * size, device=total.device)
     arrays = gradient, total, weight, seed, mean, scale, of_x, of_residual, sums
     backward_kernel[(count,)](*arrays, rows, size, dropout, drops=dropout > 0, **_shape(size, BACKWARD))
-    of_weight, of_bias, of_before = _summed(sums, weight).view(3, size)
+    of_weight, of_bias, of_before = out = weight.new_empty(3, size)
+    sum_kernel[(triton.cdiv(3 * size, WIDE),)](sums, out, count, 3 * size, SUMS, WIDE)
     return of_x, of_before, of_residual, of_weight, of_bias
-
-
-def gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """GELU(x + bias)."""
-    y, (rows, size) = torch.empty_like(x), x.shape
-    gelu_kernel[(triton.cdiv(rows, HIGH), triton.cdiv(size, BROAD))](x, bias, y, rows, size, HIGH, BROAD)
-    return y
-
-
-def gelu_backward(gradient: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of x and bias."""
-    of_x, (rows, size) = torch.empty_like(x), x.shape
-    sums = torch.empty(triton.cdiv(rows, TALL), size, device=x.device)
-    grid = (len(sums), triton.cdiv(size, BROAD))
-    gelu_backward_kernel[grid](gradient, x, bias, of_x, sums, rows, size, TALL, HIGH, BROAD)
-    return of_x, _summed(sums, bias)

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clozify.biases import by_products
 from clozify.classifier import Classifier
 from clozify.company import company, no_rows_here
 from clozify.encode import Batch, Encoded
 from clozify.errors import TrainingError
 from clozify.masters import Masters
+from clozify.products import by_products
 from clozify.recipe import Dev, Training
 from clozify.replay import FixedStep, Replay
 from clozify.sublayers import as_one

@@ -12,7 +12,7 @@ import clozify
 PACKAGE = Path(clozify.__file__).parent
 ORDER = """
 errors company arrays pattern task settings recipe progress hub files data tokens encode masks packing verbalize
-adapters sublayers_kernel sublayers cloze precision replay adamw_kernel adamw masters biases exported classifier
+adapters sublayers_kernel sublayers cloze precision replay adamw_kernel adamw masters products exported classifier
 questions metrics losses training
 steps baselines run lease store trackers memory plan bench executors pile shards rewriting backtranslation augment
 semisupervised members softlabels generations final comparison sources usefulness report estimate room pet pretraining

@@ -40,6 +40,7 @@ GROUPS = {  # the first that a kernel's name fits
     "attention": r"flash",
     "the optimizer": r"adam|Adam",
     "gradient norm, clipping, copies between float32 and bf16": r"multi_tensor|lpnorm|LpNorm|NormTwoOps",
+    "ends of sublayers: bias, dropout, residual sum, layer norm": r"^(forward|backward|sum)_kernel",
     "layer norms": r"layer_norm|LayerNorm|GammaBeta",
     "dropout": r"dropout|masked_scale",
     "GELU": r"[gG]elu",

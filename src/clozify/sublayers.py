@@ -87,7 +87,9 @@ def _fits(layer: nn.Module) -> bool:
 
 
 def _on_gpu(layer: Any) -> bool:
-    return bool(layer.dense.weight.is_cuda)
+    """Whether a layer is on the GPU that Triton starts kernels on."""
+    weight = layer.dense.weight
+    return bool(weight.is_cuda and weight.get_device() == torch.cuda.current_device())
 
 
 @torch.no_grad()

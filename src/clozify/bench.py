@@ -36,8 +36,8 @@ class Executor(Protocol):
     def workers(self) -> int:
         """How many pieces are done at a time."""
 
-    def begin(self, bench: Bench) -> None:  # noqa: ARG002
-        """Work will come: who has to get ready for it may do so now."""
+    def begin(self, bench: Bench, pieces: int) -> None:  # noqa: ARG002
+        """So many pieces of work will come first: who has to get ready for them may do so now."""
         return
 
     def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:

@@ -209,7 +209,9 @@ def train(
 def _run(bench: Bench) -> dict[str, Any]:
     plan, folder = bench.plan, bench.folder
     began = time.monotonic()
-    bench.executor.begin(bench)
+    if not (folder.path / "metrics.json").exists():  # else there may be little to do
+        pairs = len(plan.task.pairs) if plan.method in ("pet", "ipet") else 1
+        bench.executor.begin(bench, sum(map(len, plan.seeds(pairs))))
     data = plan.data_key
     described = {
         "clozify": __version__,

@@ -38,7 +38,7 @@ class _Joint(torch.autograd.Function):
         ctx.save_for_backward(x, ones, *weights)
         ctx.sizes = [len(weight) for weight in weights]
         y = functional.linear(x, end_to_end(weights), end_to_end(biases))
-        return torch.split(y, ctx.sizes, dim=-1) if len(weights) > 1 else (y,)
+        return tuple(torch.unsafe_split_with_sizes(y, ctx.sizes, dim=-1))  # some attentions change them in place
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -119,4 +119,4 @@ def by_products(module: nn.Module) -> Iterator[None]:
     finally:
         for layers in together:
             for layer in layers:
-                del layer.forward
+                vars(layer).pop("forward", None)  # a layer may have several names

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 PARTS = {"dense": nn.Linear, "dropout": nn.Dropout, "LayerNorm": nn.LayerNorm}
+ROWS = 16  # of a trial; Triton compiles a kernel once for all multiples of it
 CLOSE = 0.03  # |one kernel - four| / |four| of a trial's states, in bf16, at most
-_runs: dict[tuple[type, int, int], bool] = {}  # what trials in this process have shown, by a layer's class and sizes
+_runs: dict[tuple[Any, ...], bool] = {}  # what trials in this process have shown, by a layer's class and sizes
 
 
 class _Ended(torch.autograd.Function):
@@ -92,19 +93,25 @@ def _on_gpu(layer: Any) -> bool:
     return bool(weight.is_cuda and weight.get_device() == torch.cuda.current_device())
 
 
-@torch.no_grad()
 def _try(layer: Any) -> bool:
-    """Whether a layer computes what it looks like, and whether Triton runs here; once for its kind."""
-    weight = layer.dense.weight
-    key = (type(layer), *weight.shape)
+    """Whether a layer computes what it looks like, and whether Triton runs here; once for its kind.
+
+    Where gradients are wanted, those are computed too, with dropout.
+    """
+    weight, trains = layer.dense.weight, torch.is_grad_enabled()
+    key = (type(layer), *weight.shape, trains)
     if key not in _runs:
         training = layer.training
-        inputs = [torch.linspace(-3, 3, 3 * n, device=weight.device).sin().view(3, n) for n in weight.shape[::-1]]
-        inputs = [part.to(weight.dtype) for part in inputs]
+        inputs = [torch.linspace(-9, 9, ROWS * n, device=weight.device).sin().view(ROWS, n) for n in weight.shape[::-1]]
+        inputs, seeds = [part.to(weight.dtype) for part in inputs], _Seeds(1, weight.device)
         try:
-            layer.eval()
-            one, four = _end(layer, _Seeds(1, weight.device), 0, *inputs), type(layer).forward(layer, *inputs)
+            with torch.no_grad():
+                layer.eval()
+                one, four = _end(layer, seeds, 0, *inputs), type(layer).forward(layer, *inputs)
             _runs[key] = bool((one - four).norm() <= CLOSE * four.norm())
+            if trains:
+                layer.train()
+                torch.autograd.grad(_end(layer, seeds, 0, *inputs).sum(), layer.LayerNorm.weight)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # whatever keeps Triton from compiling

@@ -114,7 +114,7 @@ def forward(
     """The next states; and, where it `keeps` them for a gradient, the sum, each row's mean and 1 / its deviation."""
     rows, size = x.shape
     y, total = torch.empty_like(x), torch.empty_like(x) if keeps else x
-    mean, scale = torch.empty(2, rows if keeps else 1, device=x.device)
+    mean, scale = (torch.empty(rows if keeps else 1, device=x.device) for _ in range(2))
     arrays = x, before, residual, weight, bias, seed, y, total, mean, scale
     forward_kernel[(rows,)](*arrays, size, epsilon, dropout, drops=dropout > 0, keeps=keeps, **_shape(size, FORWARD))
     return y, total, mean, scale

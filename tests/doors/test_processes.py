@@ -129,6 +129,53 @@ def test_a_process_that_is_replaced_leaves_its_gpu_to_its_successor(bench, monke
     assert started == ["0", "0", "0"]
 
 
+class Telling(Unlucky):
+    """Work that says which process did it."""
+
+    def do(self, _):
+        return str(os.getpid())
+
+
+def test_processes_for_gpus_are_started_when_a_run_begins_and_do_its_work(bench):
+    """As many as will have work; though no GPU is here to be opened, which is for the work itself to meet."""
+    with Processes(3, gpus=1) as processes:
+        processes.begin(bench, 2)
+        early = {helper.process.pid for helper in processes.helpers.values() if helper}
+        assert len(early) == 2
+        done = list(processes(bench, [Telling(), Telling()]))
+        assert {int(said) for _, said in done} <= early
+        assert len(helpers_of(psutil.Process())) == 2
+    assert not helpers_of(psutil.Process())
+    assert [path.read_text() for path in (bench.folder.path / "workers").iterdir()] == ["", ""]
+
+
+def test_processes_for_gpus_that_get_no_work_end_with_the_run(bench):
+    """A run that was finished before, or that fails at once."""
+    with Processes(2, gpus=1) as processes:
+        processes.begin(bench, 2)
+    assert not helpers_of(psutil.Process())
+
+
+def test_on_a_cpu_nobody_is_started_before_there_is_work(bench):
+    """They would only take it from the run's own process."""
+    with Processes(2) as processes:
+        processes.begin(bench, 2)
+        assert not helpers_of(psutil.Process())
+
+
+@pytest.mark.parametrize(("done", "expected"), [(False, [2]), (True, [])])
+def test_a_run_says_how_much_work_will_come_unless_it_was_done_before(run, files, monkeypatch, done, expected):
+    """Two pairs, one seed."""
+    begun = []
+    monkeypatch.setattr(Processes, "begin", lambda _, __, pieces: begun.append(pieces))
+    settings = [*SETTINGS, "repetitions=1"]
+    run("shared", at_once=2, settings=settings)
+    if done:
+        begun.clear()
+        run("shared", at_once=2, settings=settings)
+    assert begun == expected
+
+
 def test_what_the_user_can_mend_is_said_at_once(bench):
     """Tried three times, a wrong learning rate would cost three trainings."""
     said: list[str] = []

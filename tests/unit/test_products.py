@@ -98,6 +98,34 @@ def test_layers_that_read_the_same_are_one_product(order, across, lies, size):
             assert torch.allclose(wanted, tensor, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_answers_may_be_changed_in_place(dimensions):
+    """As Longformer's attention and RoCBert's head do."""
+
+    class Scaling(Attention):
+        def forward(self, x):
+            query = self.query(x)
+            query /= 2
+            return query * self.key(x) + self.value(x).sin_()
+
+    torch.manual_seed(0)
+    module, x = Scaling(None), torch.randn(*(2, 5)[: dimensions - 1], 4)
+    expected = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    with by_products(module):
+        found = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_layer_with_two_names_is_left_as_it_was():
+    """Keys that are queries."""
+    module = Attention(("query", "key", "value"))
+    module.key = module.query
+    with by_products(module):
+        module(torch.randn(2, 4)).sum().backward()
+    assert "forward" not in vars(module.query)
+
+
 def test_weights_that_lie_end_to_end_are_not_copied():
     """A copy in every step would cost what the larger product gains."""
     module = Attention(("query", "key", "value"), (128,) * 3)

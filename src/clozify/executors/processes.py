@@ -23,7 +23,6 @@ import torch
 
 from clozify.bench import Bench, Work
 from clozify.executors.ledger import Answer, Ledger, Relay, answer, sendable
-from clozify.plan import Plan
 
 PATIENCE = 5.0  # seconds that a process without work has to end
 
@@ -43,7 +42,7 @@ class _Helper:
         self.line.close()  # one that waits for work ends by itself now, and lets go of its GPU in order
         try:
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE if self.place is None and self.told else 0)
+                self.process.wait(PATIENCE if self.place is None else 0)
         finally:
             self.process.kill()
             self.process.wait()
@@ -68,15 +67,16 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         there = [helper for helper in self.helpers.values() if helper is not None]
         for helper in there:  # first all, so that they end side by side
-            if helper.place is not None or not helper.told:
+            if helper.place is not None:
                 helper.process.kill()
             helper.line.close()
         for helper in there:
             helper.stop()
 
-    def begin(self, bench: Bench) -> None:
-        """Start all processes: to import everything and to open a GPU takes them as long as some work."""
-        self.helpers = {number: helper or self._start(bench, number) for number, helper in self.helpers.items()}
+    def begin(self, bench: Bench, pieces: int) -> None:
+        """Start processes for GPUs: it takes a while to import everything and to open one. On a CPU nothing is won."""
+        for number in list(self.helpers)[: pieces if self.gpus else 0]:
+            self.helpers[number] = self._start(bench, number)
 
     def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
         """Do all of it; yields the place of each piece as it ends and what to say of it."""
@@ -160,7 +160,8 @@ def get_ready(gpus: int) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer  # noqa: F401
 
     if gpus:
-        torch.zeros(1, device="cuda")
+        with suppress(Exception):  # the first piece of work will meet it too, and answer
+            torch.zeros(1, device="cuda")
 
 
 def work(line: Connection, parent: int, gpus: int) -> None:
@@ -176,16 +177,21 @@ def work(line: Connection, parent: int, gpus: int) -> None:
 
     threading.Thread(target=with_parent, daemon=True).start()
     get_ready(gpus)
-    with suppress(EOFError):  # there is no more work
-        plan: Plan
-        plan, join = line.recv()
-        plan.__dict__["tracking"] = Relay(lambda *step: line.send(step))
-        bench = Bench(plan, join())
-        while True:
-            found = answer(bench, line.recv())
-            print(found.story, end="", file=sys.stderr, flush=True)
-            line.send(found)
-    ended.set()
+    bench: Bench | None = None
+    while True:
+        try:
+            heard = line.recv()
+        except EOFError:
+            ended.set()
+            return
+        if bench is None:
+            plan, join = heard
+            plan.__dict__["tracking"] = Relay(lambda *step: line.send(step))
+            bench = Bench(plan, join())
+            continue
+        found = answer(bench, heard)
+        print(found.story, end="", file=sys.stderr, flush=True)
+        line.send(found)
 
 
 if __name__ == "__main__":

@@ -83,15 +83,16 @@ def agree(found, wanted, dtype, close):
 
 
 def compare_dropout():
-    """As much as asked for, the same for a seed, other entries for another."""
-    masks = [dropped(0.25, seed, (200, 24)) for seed in (7, 7, 8)]
+    """As much as asked for, the same for a seed, other entries for another; neighbours know nothing of each other."""
+    masks = [dropped(0.25, seed, (12, 512)) for seed in (7, 7, 8)]
     assert torch.equal(masks[0], masks[1])
     assert not torch.equal(masks[0], masks[2])
     for mask in masks:
         assert mask.unique().tolist() == [0.0, pytest.approx(4 / 3)]
-        assert abs(float((mask == 0).float().mean()) - 0.25) < 0.03
-        of_row = (mask == 0).float()
-        assert abs(float(torch.corrcoef(of_row.T).fill_diagonal_(0).mean())) < 0.02  # columns know nothing of another
+        gone = (mask == 0).float()
+        assert abs(float(gone.mean()) - 0.25) < 0.03
+        for one, other in ((gone[:, 1:], gone[:, :-1]), (gone[1:], gone[:-1])):
+            assert abs(float((one * other).mean()) - 0.25**2) < 0.02
 
 
 def compare_model():
@@ -99,7 +100,7 @@ def compare_model():
     torch.manual_seed(0)
     plain = transformers.BertModel(transformers.BertConfig(**TINY)).eval()
     other = copy.deepcopy(plain)
-    ids = torch.arange(12).view(2, 6)
+    ids = torch.arange(4).view(2, 2)
     sublayers._on_gpu = lambda layer: True
     plain(ids)[0].sin().sum().backward()
     with as_one(other):

@@ -211,7 +211,7 @@ def _run(bench: Bench) -> dict[str, Any]:
     began = time.monotonic()
     if not (folder.path / "metrics.json").exists():  # else there may be little to do
         pairs = len(plan.task.pairs) if plan.method in ("pet", "ipet") else 1
-        bench.executor.begin(bench, sum(map(len, plan.seeds(pairs))))
+        bench.executor.begin(bench, pairs * plan.recipe.repetitions)
     data = plan.data_key
     described = {
         "clozify": __version__,

@@ -93,7 +93,7 @@ def sum_kernel(sums, out, count, length, high: tl.constexpr, wide: tl.constexpr)
     """Sums of columns, always in the same order."""
     column = tl.program_id(0) * wide + tl.arange(0, wide)
     found = tl.zeros((high, wide), dtype=tl.float32)
-    first = tl.program_id(0) * 0  # a whole number of the device's own
+    first = tl.program_id(0) * 0  # not plain 0, which would be fixed when it is compiled
     while first < count:
         row = first + tl.arange(0, high)
         inside = (row[:, None] < count) & (column[None, :] < length)

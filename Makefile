@@ -18,10 +18,11 @@ test-slow: setup       ## the checks that take minutes
 docs: setup            ## build the documentation's site into site/
 	$(BIN)/python scripts/build_site.py
 
-lint: setup            ## form, lint and types
+lint: setup            ## format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: setup          ## put the code into form
 	$(BIN)/ruff format .

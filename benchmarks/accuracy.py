@@ -33,12 +33,12 @@ PAPER = {  # RoBERTa (large), Table 1: unsupervised mean, supervised, PET, iPET
 def cell(asked: dict[str, Any], size: int) -> None:
     """All methods with so many examples; each one's numbers lie in a file of their own."""
     from clozify import train
-    from clozify.data import read
-    from clozify.task import load_task
+    from clozify.config.task import load_task
+    from clozify.data.rows import read_rows
 
     data = Path(os.environ["CLOZIFY_AGNEWS_FOLDER"])
     task = load_task(asked["task"])
-    pile, test = read(data / "train_pool.csv", task), read(data / "test.csv", task)
+    pile, test = read_rows(data / "train_pool.csv", task), read_rows(data / "test.csv", task)
     if held_out := asked["held_out"]:
         chosen = np.linspace(0, len(pile) - 1, held_out).astype(int)
         pile, test = pile.select(np.setdiff1d(np.arange(len(pile)), chosen)), pile.select(chosen)

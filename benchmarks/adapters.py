@@ -28,14 +28,14 @@ import typer
 def measure(settings: list[str], patterns: int, examples: int, test: int) -> dict[str, Any]:
     """One run: accuracies, seconds a step of each member, bytes a member, and the greatest memory."""
     from clozify import train
-    from clozify.data import few_shot, read
-    from clozify.task import load_task
+    from clozify.config.task import load_task
+    from clozify.data.rows import few_shot, read_rows
 
     task = load_task("debian")
     task = task.changed(patterns=task.patterns[:patterns])
-    rows = read("builtin:test", task)
+    rows = read_rows("builtin:test", task)
     rows = rows.select(np.unique(np.linspace(0, len(rows) - 1, min(test, len(rows))).astype(int)))
-    few = few_shot(read("builtin:labeled", task), examples)
+    few = few_shot(read_rows("builtin:labeled", task), examples)
     with tempfile.TemporaryDirectory() as name:
         before = _peak()
         found = train(task, few, Path(name) / "run", test=rows, recipe="quick", settings=settings)
@@ -58,24 +58,24 @@ def _peak() -> float:
 
 def in_turns(rounds: int, settings: list[str]) -> None:
     """Print the processor's time of a step and of scoring a row, whole and with an adapter."""
-    from clozify.data import few_shot, read
-    from clozify.encode import Encoded
-    from clozify.pet import prepare
-    from clozify.questions import ask
-    from clozify.steps.annotate import annotate
-    from clozify.steps.finetune import finetune
-    from clozify.task import load_task
+    from clozify.config.task import load_task
+    from clozify.data.rows import few_shot, read_rows
+    from clozify.methods.finetune import finetune
+    from clozify.methods.score import score_rows
+    from clozify.models.task_prompts import compile_task
+    from clozify.pipeline.train import prepare
+    from clozify.prompts.encode import EncodedRows
 
     task = load_task("debian")
-    rows = few_shot(read("builtin:labeled", task), 42)
+    rows = few_shot(read_rows("builtin:labeled", task), 42)
     taken: dict[str, dict[str, list[float]]] = {way: {"a step": [], "scoring a row": []} for way in ("none", "lora")}
     work = {}
     for way in taken:
         asked = [*settings, f"adapter.method={way}", "finetune_without_lm.max_steps=2"]
         plan = prepare(task, rows, recipe="quick", settings=asked)
         model = plan.load_model()
-        questions = ask(model, task)
-        encoded = Encoded(
+        questions = compile_task(model, task)
+        encoded = EncodedRows(
             questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), plan.recipe.max_seq_length
         )
         work[way] = plan, model, questions.only(0), encoded
@@ -86,7 +86,7 @@ def in_turns(rounds: int, settings: list[str]) -> None:
             finetune(model, words, encoded, rows.labels, None, plan.recipe, number, plan.accelerator)
             taken[way]["a step"].append((time.process_time() - began) / 2)
             began = time.process_time()
-            list(annotate(model, question, rows, plan.recipe.max_seq_length))
+            list(score_rows(model, question, rows, plan.recipe.max_seq_length))
             taken[way]["scoring a row"].append((time.process_time() - began) / len(rows))
     for what in ("a step", "scoring a row"):
         whole, adapter = (statistics.median(taken[way][what][1:]) for way in ("none", "lora"))  # the first: a warm-up

@@ -26,13 +26,13 @@ def measure(at_once: int, members: int, steps: int) -> tuple[float, int]:
     import torch
 
     from clozify import train
-    from clozify.data import few_shot, read
-    from clozify.task import load_task
+    from clozify.config.task import load_task
+    from clozify.data.rows import few_shot, read_rows
 
     task = load_task("debian")
     task = task.changed(patterns=task.patterns[:members])
-    test = read("builtin:test", task).select(np.arange(40))
-    few = few_shot(read("builtin:labeled", task), 28)
+    test = read_rows("builtin:test", task).select(np.arange(40))
+    few = few_shot(read_rows("builtin:labeled", task), 28)
     settings = [f"finetune_without_lm.max_steps={steps}", f"repetitions={-(-members // len(task.patterns))}"]
     with tempfile.TemporaryDirectory() as name:
         began = time.perf_counter()

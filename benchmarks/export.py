@@ -20,12 +20,12 @@ import torch
 import typer
 from sklearn.linear_model import LogisticRegression
 
-from clozify.classifier import Classifier, load_classifier, new_classifier
-from clozify.data import read
-from clozify.export import export
-from clozify.recipe import load_recipe
-from clozify.steps.annotate import TOKENS_A_BATCH
-from clozify.task import Task, load_task
+from clozify.config.recipe import load_recipe
+from clozify.config.task import Task, load_task
+from clozify.data.rows import read_rows
+from clozify.inference.export import export
+from clozify.methods.score import TOKENS_PER_BATCH
+from clozify.models.classifier import Classifier, load_classifier, new_classifier
 
 
 def fitted(task: Task) -> Classifier:
@@ -33,7 +33,7 @@ def fitted(task: Task) -> Classifier:
     torch.manual_seed(0)
     classifier = new_classifier("builtin", task, load_recipe("quick", []), "cpu")
     head, seen = classifier.model.classifier, list[torch.Tensor]()
-    labeled = read("builtin:labeled", task)
+    labeled = read_rows("builtin:labeled", task)
     encoded = classifier.encode(labeled)
     hook = head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     with torch.inference_mode():
@@ -61,7 +61,7 @@ def main(
         places = {"PyTorch": source, "ONNX": Path(scratch) / "onnx", "ONNX int8": Path(scratch) / "int8"}
         for name, int8 in (("ONNX", False), ("ONNX int8", True)):
             export(source, places[name], int8, "builtin:test", least_agreement=0)
-        data = read("builtin:test", task)
+        data = read_rows("builtin:test", task)
         data = data.select(np.linspace(0, len(data) - 1, rows).astype(np.int64))
         classifiers = {name: load_classifier(place, "cpu") for name, place in places.items()}
         scores: dict[str, np.ndarray] = {}
@@ -69,7 +69,9 @@ def main(
         for number in range(repeats + 1):
             for name, classifier in classifiers.items():  # in turn, so that a busy moment hits all alike
                 began = time.perf_counter()
-                scores[name] = np.concatenate([part for _, part in classifier.annotate(data, TOKENS_A_BATCH["cpu"])])
+                scores[name] = np.concatenate(
+                    [part for _, part in classifier.score_rows(data, TOKENS_PER_BATCH["cpu"])]
+                )
                 if number:  # the first is a warm-up
                     seconds[name].append(time.perf_counter() - began)
         print(f"{rows} rows, {torch.get_num_threads()} threads, torch {torch.__version__}")

@@ -25,10 +25,10 @@ import transformers
 import typer
 from scoring import SHAPES
 
-from clozify.cloze import BUILTIN
-from clozify.data import read
-from clozify.plan import Plan
-from clozify.task import load_task
+from clozify.config.task import load_task
+from clozify.data.rows import read_rows
+from clozify.models.cloze import BUILTIN
+from clozify.runs.plan import Plan
 
 PEAK = 989e12  # an H200's matrix rate in bf16, without sparsity
 TINY = {
@@ -61,12 +61,12 @@ def make_rows(folder: Path, count: int) -> float:
     source = os.environ.get("CLOZIFY_YELP")
     if not source:
         sys.exit("Set CLOZIFY_YELP to a file with Yelp's rows: it does not come with clozify.")
-    rows = read(source, load_task("yelp-full"))
-    texts, chance = rows.texts("text", 0, len(rows)), np.random.default_rng(0)
+    rows = read_rows(source, load_task("yelp-full"))
+    texts, rng = rows.texts("text", 0, len(rows)), np.random.default_rng(0)
     with (folder / "pile.jsonl").open("w") as pile:
         for number in range(count):
             words = texts[number % len(texts)].split()
-            pile.write(json.dumps({"text": " ".join(chance.permutation(words).tolist())}) + "\n")
+            pile.write(json.dumps({"text": " ".join(rng.permutation(words).tolist())}) + "\n")
     with (folder / "labeled.jsonl").open("w") as labeled:
         for number in range(10):
             labeled.write(json.dumps({"label": str(1 + number % 5), "text": texts[-1 - number]}) + "\n")
@@ -95,7 +95,7 @@ def main(
 ) -> None:
     """Run the experiment and print each stage's time, rate and share of the chip's matrix rate."""
     from clozify import train
-    from clozify.recipe import load_recipe
+    from clozify.config.recipe import load_recipe
 
     output.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(output / "run", ignore_errors=True)

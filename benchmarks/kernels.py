@@ -25,15 +25,15 @@ from scoring import SHAPES, sample
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from clozify.classifier import Classifier
-from clozify.cloze import BUILTIN, ClozeModel
-from clozify.encode import Encoded
-from clozify.questions import ask
-from clozify.recipe import load_recipe
-from clozify.steps.annotate import annotate
-from clozify.steps.distill import distill
-from clozify.steps.finetune import finetune
-from clozify.training import Watch
+from clozify.config.recipe import load_recipe
+from clozify.methods.distill import distill
+from clozify.methods.finetune import finetune
+from clozify.methods.score import score_rows
+from clozify.models.classifier import Classifier
+from clozify.models.cloze import BUILTIN, ClozeModel
+from clozify.models.task_prompts import compile_task
+from clozify.prompts.encode import EncodedRows
+from clozify.training.loop import Monitor
 
 GROUPS = {  # the first that a kernel's name fits
     "matrix products": r"gemm|nvjet|cutlass_80|xmma|splitk|cublas|gemv",
@@ -58,7 +58,7 @@ def group_of(kernel: str) -> str:
     return next((group for group, pattern in GROUPS.items() if re.search(pattern, kernel)), "the rest")
 
 
-def looked_at(what: str, work: Callable[[int, Watch], Any], names: int) -> None:
+def looked_at(what: str, work: Callable[[int, Monitor], Any], names: int) -> None:
     """Time steps without the profiler, then look at some with it, and print both."""
     clock: dict[int, float] = {}
 
@@ -66,7 +66,7 @@ def looked_at(what: str, work: Callable[[int, Watch], Any], names: int) -> None:
         torch.cuda.synchronize()
         clock[step] = time.perf_counter()
 
-    work(300, Watch(on_step=at))
+    work(300, Monitor(on_step=at))
     by_clock = 1000 * (clock[300] - clock[100]) / 200
     profiler = profile(activities=[ProfilerActivity.CUDA])
 
@@ -77,7 +77,7 @@ def looked_at(what: str, work: Callable[[int, Watch], Any], names: int) -> None:
         elif step == LAST:
             profiler.stop()
 
-    work(LAST, Watch(on_step=switch))
+    work(LAST, Monitor(on_step=switch))
     show(what, profiler, LAST - FIRST, by_clock, names)
 
 
@@ -115,28 +115,28 @@ def main(
     )
     labels = config.num_labels = len(data.task.labels)
     model = ClozeModel(transformers.RobertaForMaskedLM(config).to(accelerator.device), tokenizer, shape)
-    questions = ask(model, data.task)
+    questions = compile_task(model, data.task)
     question = questions.asked[0]
-    encoded = Encoded(question.template, questions.tokenize(model, data, 0, rows), 256)
+    encoded = EncodedRows(question.template, questions.tokenize(model, data, 0, rows), 256)
     truth = np.random.default_rng(0).integers(0, labels, rows).astype(np.int16)
     print(
         f"{shape}, {torch.cuda.get_device_name()}, torch {torch.__version__}, {encoded.lengths.mean():.0f} tokens a row"
     )
 
-    def fine_tune(steps: int, watch: Watch) -> None:
+    def fine_tune(steps: int, watch: Monitor) -> None:
         recipe = base.with_settings([f"finetune.max_steps={steps}"])
         finetune(model, question.words[0], encoded, truth, encoded, recipe, 0, accelerator, watch)
 
     looked_at("a fine-tuning step", fine_tune, names)
 
     questions.keep(model, data)  # a run tokenises its pile once for all members
-    list(annotate(model, questions, data))
+    list(score_rows(model, questions, data))
     torch.cuda.synchronize()
     began = time.perf_counter()
-    list(annotate(model, questions, data))
+    list(score_rows(model, questions, data))
     by_clock = time.perf_counter() - began
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        list(annotate(model, questions, data))
+        list(score_rows(model, questions, data))
     show("labelling 1,000 rows", profiler, rows / 1000, 1e6 * by_clock / rows, names)
 
     classifier = Classifier(
@@ -144,7 +144,7 @@ def main(
     )
     pile, soft = classifier.encode(data), np.full((rows, labels), 1 / labels, dtype=np.float32)
 
-    def distilled(steps: int, watch: Watch) -> None:
+    def distilled(steps: int, watch: Monitor) -> None:
         settings = base.with_settings([f"distill.max_steps={steps}"]).distill
         distill(classifier, pile, soft, settings, np.random.default_rng(0), accelerator, watch)
 

@@ -33,9 +33,9 @@ def score(data: Path, folder: Path) -> tuple[float, float]:
     """(MiB beyond the model, seconds) of scoring one file."""
     import transformers
 
-    from clozify.cloze import BUILTIN, ClozeModel
-    from clozify.task import parse_task
-    from clozify.zeroshot import zero_shot
+    from clozify.config.task import parse_task
+    from clozify.inference.zero_shot import zero_shot
+    from clozify.models.cloze import BUILTIN, ClozeModel
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
     config = transformers.BertConfig(

@@ -44,7 +44,7 @@ import typer
 from peers_setfit import peak_mib, rows_a_second
 
 if TYPE_CHECKING:
-    from clozify.data import Rows
+    from clozify.data.rows import Rows
 
 HERE = Path(__file__).resolve().parent
 REQUIRED = ("setfit==1.2.0", "sentence-transformers==6.2.0", "evaluate==0.4.6")
@@ -109,20 +109,20 @@ def write_rows(rows: Rows, path: Path) -> None:
 
 def make_data(asked: Asked, sizes: list[int]) -> None:
     """The rows of every part, once for all methods."""
-    from clozify.data import few_shot, read
-    from clozify.recipe import load_recipe
-    from clozify.task import load_task
+    from clozify.config.recipe import load_recipe
+    from clozify.config.task import load_task
+    from clozify.data.rows import few_shot, read_rows
 
     source, place = Path(os.environ["CLOZIFY_AGNEWS_FOLDER"]), Path(asked.output) / "data"
     place.mkdir(parents=True, exist_ok=True)
     task, recipe = load_task("agnews"), load_recipe(asked.recipe, asked.settings)
-    test = spread_over(read(source / "test.csv", task), asked.rows)
+    test = spread_over(read_rows(source / "test.csv", task), asked.rows)
     write_rows(test, place / "test.jsonl")
-    labeled = read(source / "train_first1000_per_class.csv", task)
+    labeled = read_rows(source / "train_first1000_per_class.csv", task)
     for size in sizes:
         chosen = few_shot(labeled, size, recipe.seed if recipe.selection == "random" else None)
         write_rows(chosen, place / f"labeled-{size}.jsonl")
-    pile = spread_over(read(source / "train_pool.csv", task), asked.unlabeled_rows)
+    pile = spread_over(read_rows(source / "train_pool.csv", task), asked.unlabeled_rows)
     write_rows(pile, place / "pile.jsonl")
 
 
@@ -132,13 +132,13 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
     import transformers
 
     from clozify import __version__
-    from clozify.data import read
-    from clozify.pet import train
-    from clozify.predict import Finished
-    from clozify.task import load_task
+    from clozify.config.task import load_task
+    from clozify.data.rows import read_rows
+    from clozify.inference.finished_run import FinishedRun
+    from clozify.pipeline.train import train
 
     data, folder = Path(asked.output) / "data", Path(asked.output) / part.name
-    task, column_of = load_task("agnews"), {"label": "class"}
+    task, column_mapping = load_task("agnews"), {"label": "class"}
     began = time.perf_counter()
     train(
         task,
@@ -149,11 +149,11 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
         method=part.method.removesuffix("-alone"),
         recipe=asked.recipe,
         settings=["repetitions=1", f"seed={part.seed}", *asked.settings],
-        column_of=column_of,
+        column_mapping=column_mapping,
         say=lambda line: print(line, flush=True),
     )
     seconds = time.perf_counter() - began
-    rows, finished = read(data / "test.jsonl", task, column_of), Finished(folder)
+    rows, finished = read_rows(data / "test.jsonl", task, column_mapping), FinishedRun(folder)
     speed = rows_a_second(lambda count: finished.probabilities(rows.select(np.arange(count))), len(rows))
     found = finished.probabilities(rows).argmax(axis=-1)
     return {
@@ -168,8 +168,8 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
 
 def setfit_job(asked: Asked, part: Part) -> Path:
     """What SetFit's side is told, as a file."""
-    from clozify.cloze import BUILTIN
-    from clozify.recipe import load_recipe
+    from clozify.config.recipe import load_recipe
+    from clozify.models.cloze import BUILTIN
 
     data, folder = Path(asked.output).resolve() / "data", Path(asked.output).resolve() / part.name
     folder.mkdir(parents=True)

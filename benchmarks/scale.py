@@ -87,11 +87,11 @@ def make_rows(folder: Path, rows: int) -> Path:
     import pyarrow.parquet as pq
 
     folder.mkdir()
-    chance, words = np.random.default_rng(0), np.array(WORDS)
+    rng, words = np.random.default_rng(0), np.array(WORDS)
     for start in range(0, rows, SHARD):
         count = min(SHARD, rows - start)
-        lengths = chance.integers(3, 10, count)
-        drawn = words[chance.integers(0, len(WORDS), int(lengths.sum()))].tolist()
+        lengths = rng.integers(3, 10, count)
+        drawn = words[rng.integers(0, len(WORDS), int(lengths.sum()))].tolist()
         ends = np.cumsum(lengths).tolist()
         texts = [" ".join(drawn[first:last]) for first, last in zip([0, *ends], ends, strict=False)]
         pq.write_table(pa.table({"text": texts}), folder / f"{start // SHARD:05}.parquet")
@@ -134,24 +134,26 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     import datasets
 
     datasets.config.HF_DATASETS_CACHE = str(folder / "cache")
-    from clozify.arrays import mapped
-    from clozify.bench import Bench
-    from clozify.final import train_classifiers
-    from clozify.members import first_jobs, train_members
-    from clozify.pet import prepare
-    from clozify.run import RunFolder
-    from clozify.softlabels import write_soft_labels
-    from clozify.steps import annotate
-    from clozify.steps.iterate import counts_to_draw, iterate
-    from clozify.task import parse_task
+    from clozify.config.task import parse_task
+    from clozify.methods import score
+    from clozify.methods.ipet import counts_to_draw, select_training_rows
+    from clozify.pipeline.final_classifier import train_classifiers
+    from clozify.pipeline.members import first_jobs, train_members
+    from clozify.pipeline.soft_labels import write_soft_labels
+    from clozify.pipeline.train import prepare
+    from clozify.runs.folder import RunFolder
+    from clozify.runs.worker import WorkerContext
+    from clozify.utils.npy import open_npy
 
     task = parse_task(TASK.replace("PATTERNS", ", ".join(f'"{pattern}"' for pattern in PATTERNS[:count])))
     few = [{"text": f"{word} {word}", "label": name} for word in WORDS[:10] for name in ("good", "bad")]
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in few))
     settings = [*SETTINGS, f"scores_dtype={scores}"]
     given: dict[str, Any] = {"labeled": folder / "few.jsonl", "model": model, "settings": settings, "device": "cpu"}
-    annotate.TOKENS_A_BATCH["cpu"] = 16_384
-    warm = Bench(prepare(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **given), RunFolder(folder / "warm"))
+    score.TOKENS_PER_BATCH["cpu"] = 16_384
+    warm = WorkerContext(
+        prepare(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **given), RunFolder(folder / "warm")
+    )
     train_members(warm, first_jobs(warm.plan))  # the model and all libraries are loaded
     memory, began = Memory(), time.monotonic()
     with memory.stage("read"):
@@ -159,14 +161,16 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     with memory.stage("keys"):
         plan.shared_key  # noqa: B018
     with RunFolder(folder / "run") as run_folder:
-        bench = Bench(plan, run_folder)
+        bench = WorkerContext(plan, run_folder)
         with memory.stage("members"):
             members = train_members(bench, first_jobs(plan))
         weights = [1.0] * len(members)
         with memory.stage("draw"):
-            pile = {n: mapped(member["folder"] / "pile.npy") for n, member in enumerate(members)}
+            pile = {n: open_npy(member["folder"] / "pile.npy") for n, member in enumerate(members)}
             wanted, _ = counts_to_draw(np.array([10, 10]), 3, len(plan.unlabeled or []), plan.recipe.ipet)
-            iterate(pile, weights, wanted, plan.recipe.ipet, np.arange(count), np.random.default_rng(0), False)
+            select_training_rows(
+                pile, weights, wanted, plan.recipe.ipet, np.arange(count), np.random.default_rng(0), False
+            )
         with memory.stage("labels"):
             soft = write_soft_labels(bench, members, weights)
         with memory.stage("classifier"):

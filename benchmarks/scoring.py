@@ -27,12 +27,12 @@ import transformers
 import typer
 from datasets import Dataset
 
-from clozify.cloze import BUILTIN, ClozeModel
-from clozify.data import Rows, read
-from clozify.encode import Encoded
-from clozify.questions import ask
-from clozify.steps.annotate import annotate
-from clozify.task import Task, load_task
+from clozify.config.task import Task, load_task
+from clozify.data.rows import Rows, read_rows
+from clozify.methods.score import score_rows
+from clozify.models.cloze import BUILTIN, ClozeModel
+from clozify.models.task_prompts import compile_task
+from clozify.prompts.encode import EncodedRows
 
 SHAPES: dict[str, dict[str, Any]] = {
     "roberta-base": {"vocab_size": 50_265},
@@ -59,10 +59,10 @@ def sample(count: int, name: str = "agnews") -> Rows:
     if name != "agnews" and not place:
         sys.exit(f"Set {variable} to a file with Yelp's rows: it does not come with clozify.")
     if place:
-        rows = read(place, task)
+        rows = read_rows(place, task)
         return rows.select(np.linspace(0, len(rows) - 1, count).astype(int))
     print("CLOZIFY_AGNEWS is not set: the sample data's words, cut to the lengths of AG's News, stand in for its rows.")
-    source = read("builtin:unlabeled", load_task("debian"))
+    source = read_rows("builtin:unlabeled", load_task("debian"))
     words = " ".join(source.texts("description", 0, 2000)).split()
     lengths = [LENGTHS[number % len(LENGTHS)] for number in range(count)]
     starts = np.cumsum([0, *lengths])
@@ -74,9 +74,9 @@ def sample(count: int, name: str = "agnews") -> Rows:
 
 def straightforward(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
     """Padded to 256, batches of 8, the whole vocabulary at every position."""
-    questions = ask(model, rows.task)
+    questions = compile_task(model, rows.task)
     question = questions.asked[0]
-    encoded = Encoded(question.template, questions.tokenize(model, rows, 0, len(rows)), 256)
+    encoded = EncodedRows(question.template, questions.tokenize(model, rows, 0, len(rows)), 256)
     found = []
     for start in range(0, len(rows), 8):
         batch = encoded.batch(np.arange(start, min(start + 8, len(rows))))
@@ -92,8 +92,8 @@ def straightforward(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
 
 def lean(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
     """clozify's way."""
-    questions = ask(model, rows.task)
-    scores: np.ndarray[Any, Any] = np.concatenate([part for _, part in annotate(model, questions, rows)], axis=1)[0]
+    questions = compile_task(model, rows.task)
+    scores: np.ndarray[Any, Any] = np.concatenate([part for _, part in score_rows(model, questions, rows)], axis=1)[0]
     return scores
 
 

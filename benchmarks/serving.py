@@ -34,12 +34,12 @@ import numpy as np
 import torch
 import typer
 
-from clozify.classifier import new_classifier
-from clozify.data import Rows, read
-from clozify.memory import rows_of
-from clozify.predict import Finished
-from clozify.recipe import load_recipe
-from clozify.task import load_task
+from clozify.config.recipe import load_recipe
+from clozify.config.task import load_task
+from clozify.data.in_memory import rows_of
+from clozify.data.rows import Rows, read_rows
+from clozify.inference.finished_run import FinishedRun
+from clozify.models.classifier import new_classifier
 
 JSON = {"Content-Type": "application/json"}
 DISTINCT = 400  # rows that requests are made of
@@ -69,7 +69,7 @@ class Client:
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
-    def ask(self, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
+    def compile_task(self, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
         """Status and content."""
         self._connection.request("POST", "/predict", body, headers)
         answer = self._connection.getresponse()
@@ -104,7 +104,7 @@ def throughput(port: int, bodies: list[bytes], clients: int, seconds: float) -> 
     def work(number: int) -> None:
         client = Client(port)
         for body in itertools.cycle(bodies[number:] + bodies[:number]):
-            status, _ = client.ask(body, JSON)
+            status, _ = client.compile_task(body, JSON)
             assert status == 200, status
             if time.monotonic() > stop:
                 return
@@ -138,9 +138,9 @@ def crowd(
     numbers, lock = iter(range(requests)), threading.Lock()
     labels = load_task("debian").labels
 
-    def good(client: Client, chance: random.Random) -> str:
-        chosen = [chance.randrange(len(rows)) for _ in range(chance.choice((1, 1, 1, 2, 5)))]
-        status, answer = client.ask(body_of([rows[n] for n in chosen]), JSON)
+    def good(client: Client, rng: random.Random) -> str:
+        chosen = [rng.randrange(len(rows)) for _ in range(rng.choice((1, 1, 1, 2, 5)))]
+        status, answer = client.compile_task(body_of([rows[n] for n in chosen]), JSON)
         if status != 200:
             return f"good, but answered with {status}"
         shares = np.array([list(one["probabilities"].values()) for one in answer["predictions"]])
@@ -150,7 +150,7 @@ def crowd(
         return "good, answered right" if same and named == ours else "good, answered WRONG"
 
     def work(number: int) -> None:
-        client, chance = Client(port), random.Random(number)
+        client, rng = Client(port), random.Random(number)
         while True:
             with lock:
                 at = next(numbers, None)
@@ -158,11 +158,11 @@ def crowd(
                     return
                 if at % (requests // 4) == 0:
                     tell()
-            if chance.random() < 0.7:
-                ended = good(client, chance)
+            if rng.random() < 0.7:
+                ended = good(client, rng)
             else:
-                body, headers = chance.choice(BAD)
-                status, answer = client.ask(body, headers)
+                body, headers = rng.choice(BAD)
+                status, answer = client.compile_task(body, headers)
                 sentence = 400 <= status < 500 and isinstance(answer.get("error"), str)
                 ended = "bad, refused with a 4xx and a sentence" if sentence else f"bad, but answered with {status}"
             with lock:
@@ -193,10 +193,10 @@ def main(
             torch.manual_seed(0)
             folder = Path(scratch)
             new_classifier("builtin", task, load_recipe("quick", []), "cpu").save(folder)
-        whole = read("builtin:test", task).select(np.arange(DISTINCT))
+        whole = read_rows("builtin:test", task).select(np.arange(DISTINCT))
         texts = {"summary": whole.texts("summary"), "description": [""] * DISTINCT}
         short = rows_of(texts, task, "the summaries")
-        right = Finished(folder).probabilities(short)
+        right = FinishedRun(folder).probabilities(short)
         print(f"{clients} clients, {torch.get_num_threads()} threads for the model, torch {torch.__version__}")
         with server(folder) as port:
             for name, rows in (("summaries alone (12 tokens)", short), ("whole rows (up to 64 tokens)", whole)):

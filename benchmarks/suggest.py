@@ -48,7 +48,7 @@ def numbers(place: Path, labeled: Path, asked: dict[str, Any], seed: int) -> dic
 
 def course(choice: str, seed: int, asked: dict[str, Any]) -> list[dict[str, Any]]:
     """One learning curve: rounds of training and choosing."""
-    from clozify.suggest import suggest
+    from clozify.inference.suggest import suggest
 
     output = asked["output"]
     pile = pd.read_csv(output / f"pile-{seed}.csv", dtype=str)
@@ -73,8 +73,8 @@ def course(choice: str, seed: int, asked: dict[str, Any]) -> list[dict[str, Any]
             pd.concat([rows, new]).to_csv(following, index=False)
         elif not following.exists():
             free = pile[~pile["id"].isin(rows["id"])]
-            chance = np.random.default_rng([seed, number])
-            new = free.iloc[chance.permutation(len(free))[: asked["count"]]].copy()
+            rng = np.random.default_rng([seed, number])
+            new = free.iloc[rng.permutation(len(free))[: asked["count"]]].copy()
             new["label"] = new["id"].map(truth)
             pd.concat([rows, new]).to_csv(following, index=False)
         labeled = following
@@ -98,17 +98,17 @@ def main(
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe.")] = None,
 ) -> None:
     """Print both learning curves as a Markdown table."""
-    from clozify import few_shot, load_task, read
+    from clozify import few_shot, load_task, read_rows
 
     task = load_task("debian")
-    known, tests = read("builtin:labeled", task), read("builtin:test", task)
+    known, tests = read_rows("builtin:labeled", task), read_rows("builtin:test", task)
     output.mkdir(parents=True, exist_ok=True)
     spread = np.unique(np.linspace(0, len(tests) - 1, test).astype(int))
     frame(tests.select(spread), task.fields).to_csv(output / "test.csv", index=False)
-    others = tests.select(np.setdiff1d(np.arange(len(tests)), spread)).without(tests.select(spread))
+    others = tests.select(np.setdiff1d(np.arange(len(tests)), spread)).excluding(tests.select(spread))
     for seed in range(seeds):
         begun = few_shot(known, first, seed=seed)
-        rest = others.without(begun)
+        rest = others.excluding(begun)
         drawn = np.sort(np.random.default_rng(seed).permutation(len(rest))[:pile])
         whole = frame(rest.select(drawn), task.fields)
         frame(begun, task.fields).to_csv(output / f"first-{seed}.csv", index=False)

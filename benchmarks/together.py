@@ -32,27 +32,27 @@ def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> No
     import torch
     from accelerate import Accelerator
 
-    from clozify.cloze import load_model
-    from clozify.data import read
-    from clozify.encode import Encoded
-    from clozify.questions import ask
-    from clozify.recipe import load_recipe
-    from clozify.steps.finetune import finetune
-    from clozify.task import load_task
-    from clozify.training import Watch
+    from clozify.config.recipe import load_recipe
+    from clozify.config.task import load_task
+    from clozify.data.rows import read_rows
+    from clozify.methods.finetune import finetune
+    from clozify.models.cloze import load_model
+    from clozify.models.task_prompts import compile_task
+    from clozify.prompts.encode import EncodedRows
+    from clozify.training.loop import Monitor
 
     on_gpu = torch.cuda.is_available()
     task = load_task(name)
-    rows = read(os.environ[SOURCES[name]], task).select(np.arange(2000))
+    rows = read_rows(os.environ[SOURCES[name]], task).select(np.arange(2000))
     model = load_model(model_folder, "cuda" if on_gpu else "cpu")
-    questions = ask(model, task)
+    questions = compile_task(model, task)
     question, columns = questions.asked[0], questions.tokenize(model, rows, 0, len(rows))
-    pile = Encoded(question.template, columns, 256)
-    few = Encoded(question.template, {column: texts.slice(0, 10) for column, texts in columns.items()}, 256)
+    pile = EncodedRows(question.template, columns, 256)
+    few = EncodedRows(question.template, {column: texts.slice(0, 10) for column, texts in columns.items()}, 256)
     recipe = load_recipe("paper", [f"finetune.max_steps={steps}"])
     accelerator = Accelerator(cpu=not on_gpu, mixed_precision="bf16" if on_gpu else "no")
     seen: list[tuple[int, float]] = []
-    watch = Watch(on_step=lambda step, _: seen.append((step, time.monotonic())))
+    watch = Monitor(on_step=lambda step, _: seen.append((step, time.monotonic())))
     Path(gate, str(os.getpid())).touch()
     while len(list(Path(gate).iterdir())) < count:
         time.sleep(0.02)

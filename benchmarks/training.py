@@ -25,16 +25,16 @@ from accelerate import Accelerator
 from scoring import SHAPES, sample, straightforward
 from torch.nn import functional
 
-from clozify.classifier import Classifier
-from clozify.cloze import BUILTIN, ClozeModel
-from clozify.encode import Batch, Encoded
-from clozify.losses import distillation
-from clozify.questions import ask
-from clozify.recipe import Recipe, load_recipe
-from clozify.steps.annotate import annotate
-from clozify.steps.distill import distill
-from clozify.steps.finetune import finetune, mask_tokens
-from clozify.training import make_optimizer
+from clozify.config.recipe import Recipe, load_recipe
+from clozify.methods.distill import distill
+from clozify.methods.finetune import finetune, mask_tokens
+from clozify.methods.score import score_rows
+from clozify.models.classifier import Classifier
+from clozify.models.cloze import BUILTIN, ClozeModel
+from clozify.models.task_prompts import compile_task
+from clozify.prompts.encode import Batch, EncodedRows
+from clozify.training.loop import make_optimizer
+from clozify.training.losses import distillation_loss
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -81,7 +81,7 @@ def main(
     """Print the ratio for a fine-tuning step, for labelling and for a distillation step."""
     torch.manual_seed(0)
     few_steps = min(steps, 40)  # of the straightforward way
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     on_gpu = torch.cuda.is_available()
     accelerator = Accelerator(cpu=not on_gpu, mixed_precision="bf16" if on_gpu else "no")
     device = accelerator.device
@@ -97,9 +97,9 @@ def main(
     config.num_labels = labels
     model = ClozeModel(transformers.RobertaForMaskedLM(config).to(device), tokenizer, shape)
     pad, base = model.tokens.pad_id, load_recipe("paper")
-    questions = ask(model, data.task)
+    questions = compile_task(model, data.task)
     question = questions.asked[0]
-    encoded = Encoded(question.template, questions.tokenize(model, data, 0, rows), 256)
+    encoded = EncodedRows(question.template, questions.tokenize(model, data, 0, rows), 256)
     words = model.tensor(question.words[0].ids)
     where = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} threads"
     print(
@@ -108,10 +108,10 @@ def main(
     )
 
     def slow_step() -> None:
-        labeled = encoded.batch(chance.permutation(rows)[:4])
-        truth = model.tensor(chance.integers(0, labels, 4))
-        unlabeled = encoded.batch(chance.permutation(rows)[:12])
-        masked, targets = mask_tokens(unlabeled, base.finetune, model.tokens, chance)
+        labeled = encoded.batch(rng.permutation(rows)[:4])
+        truth = model.tensor(rng.integers(0, labels, 4))
+        unlabeled = encoded.batch(rng.permutation(rows)[:12])
+        masked, targets = mask_tokens(unlabeled, base.finetune, model.tokens, rng)
         inputs, helpers = padded(labeled, pad, device), padded(masked, pad, device)
         for micro in range(4):
             one = {name: tensor[micro : micro + 1] for name, tensor in inputs.items()}
@@ -127,7 +127,7 @@ def main(
             ((1 - base.finetune.alpha) * ce + base.finetune.alpha * mlm).div(4).backward()  # type: ignore[no-untyped-call]
 
     few = encoded  # the same rows serve as T and as the pile
-    truth_of_rows = chance.integers(0, labels, rows).astype(np.int16)
+    truth_of_rows = rng.integers(0, labels, rows).astype(np.int16)
 
     def fast_steps(count: int) -> None:
         recipe = base.with_settings([f"finetune.max_steps={count}"])
@@ -144,7 +144,7 @@ def main(
     slow = seconds_of(lambda: straightforward(model, sixteenth)) / len(sixteenth)
 
     def label() -> None:
-        list(annotate(model, questions, data))
+        list(score_rows(model, questions, data))
 
     questions.keep(model, data)  # a run tokenises its pile once for all members
     label()
@@ -157,15 +157,15 @@ def main(
     soft = torch.softmax(torch.randn(rows, labels), dim=-1)
 
     def slow_distill() -> None:
-        chosen = chance.permutation(rows)[:16]
+        chosen = rng.permutation(rows)[:16]
         for start in range(0, 16, 4):
             part = chosen[start : start + 4]
             logits = classifier.model(**padded(pile.batch(part), pad, device)).logits
-            distillation(logits, soft[part].to(device)).div(4).backward()  # type: ignore[no-untyped-call]
+            distillation_loss(logits, soft[part].to(device)).div(4).backward()  # type: ignore[no-untyped-call]
 
     def fast_distill(count: int) -> None:
         settings = base.with_settings([f"distill.max_steps={count}"]).distill
-        distill(classifier, pile, soft.numpy(), settings, chance, accelerator)
+        distill(classifier, pile, soft.numpy(), settings, rng, accelerator)
 
     fast_distill(2)
     fast = seconds_of(lambda: fast_distill(steps)) / steps

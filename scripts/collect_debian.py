@@ -68,9 +68,9 @@ BULLET = re.compile(r"\s+([-*+•·]|o) +")
 
 def read_list(kind: str, release: str) -> Iterator[dict[str, str]]:
     """Yield the stanzas of the first list of a kind (Packages, Translations) that apt has of a release's main."""
-    ask = ["apt-get", "indextargets", "-o", "Acquire::Languages=en", "--format", "$(FILENAME)"]
+    compile_task = ["apt-get", "indextargets", "-o", "Acquire::Languages=en", "--format", "$(FILENAME)"]
     only = [f"Created-By: {kind}", f"Codename: {release}", "Component: main"]
-    files = subprocess.run([*ask, *only], capture_output=True, text=True, check=True).stdout.splitlines()
+    files = subprocess.run([*compile_task, *only], capture_output=True, text=True, check=True).stdout.splitlines()
     if not files:
         raise SystemExit(f"no {kind} list of {release} main: run apt-get update -o Acquire::Languages=en")
     cat = subprocess.run(["/usr/lib/apt/apt-helper", "cat-file", files[0]], capture_output=True, check=True)

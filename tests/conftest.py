@@ -40,7 +40,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(scope="session")
 def tiny(tiny_folder):
     """A function from an architecture's name to a loaded tiny model."""
-    from clozify.cloze import load_model
+    from clozify.models.cloze import load_model
 
     made = {}
 
@@ -54,7 +54,7 @@ def tiny(tiny_folder):
 
 @pytest.fixture(scope="session")
 def builtin():
-    from clozify.cloze import load_model
+    from clozify.models.cloze import load_model
 
     return load_model()
 
@@ -72,7 +72,7 @@ patterns = ["It was {mask}. {text}", "{text}. All in all, it was {mask}.", "Just
 
 @pytest.fixture
 def stars():
-    from clozify.task import parse_task
+    from clozify.config.task import parse_task
 
     return parse_task(TASK)
 
@@ -99,7 +99,7 @@ def rows():
     """Five rows of odd lengths for a task with four patterns of all shapes."""
     from datasets import Dataset
 
-    from clozify.data import Rows
-    from clozify.task import parse_task
+    from clozify.config.task import parse_task
+    from clozify.data.rows import Rows
 
     return Rows(Dataset.from_dict({"title": TEXTS[::-1], "text": TEXTS}), parse_task(FOUR_PATTERNS))

@@ -11,7 +11,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from clozify.files import SAMPLE
+from clozify.data.readers import SAMPLE
 
 WORDS = "terrible bad okay good great World Sports Business Tech Yes No Maybe Right Wrong It was Just all in".split()
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}

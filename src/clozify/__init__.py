@@ -9,34 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clozify.cloze import ClozeModel as ClozeModel
-    from clozify.cloze import load_model as load_model
-    from clozify.data import few_shot as few_shot
-    from clozify.data import read as read
+    from clozify.config.recipe import Recipe as Recipe
+    from clozify.config.recipe import load_recipe as load_recipe
+    from clozify.config.task import Task as Task
+    from clozify.config.task import load_task as load_task
+    from clozify.data.rows import few_shot as few_shot
+    from clozify.data.rows import read_rows as read_rows
     from clozify.errors import ClozifyError as ClozifyError
     from clozify.estimator import PetClassifier as PetClassifier
-    from clozify.pet import train as train
-    from clozify.recipe import Recipe as Recipe
-    from clozify.recipe import load_recipe as load_recipe
-    from clozify.task import Task as Task
-    from clozify.task import load_task as load_task
-    from clozify.zeroshot import zero_shot as zero_shot
+    from clozify.inference.zero_shot import zero_shot as zero_shot
+    from clozify.models.cloze import ClozeModel as ClozeModel
+    from clozify.models.cloze import load_model as load_model
+    from clozify.pipeline.train import train as train
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "ClozeModel": "cloze",
+    "ClozeModel": "models.cloze",
     "ClozifyError": "errors",
     "PetClassifier": "estimator",
-    "Recipe": "recipe",
-    "Task": "task",
-    "few_shot": "data",
-    "load_model": "cloze",
-    "load_recipe": "recipe",
-    "load_task": "task",
-    "read": "data",
-    "train": "pet",
-    "zero_shot": "zeroshot",
+    "Recipe": "config.recipe",
+    "Task": "config.task",
+    "few_shot": "data.rows",
+    "load_model": "models.cloze",
+    "load_recipe": "config.recipe",
+    "load_task": "config.task",
+    "read_rows": "data.rows",
+    "train": "pipeline.train",
+    "zero_shot": "inference.zero_shot",
 }
 __all__ = list(_HOME)
 

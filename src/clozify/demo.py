@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from clozify.data import Rows, few_shot, read
-from clozify.pet import train
-from clozify.report.written import write_report
-from clozify.task import Task, load_task
+from clozify.config.task import Task, load_task
+from clozify.data.rows import Rows, few_shot, read_rows
+from clozify.pipeline.train import train
+from clozify.report.write import write_report
 
 EXAMPLES = 56  # labelled rows: four a label
 PILE = 600  # unlabelled rows
@@ -41,16 +41,16 @@ def demo(
     """Train each way on the sample data with the recipe `quick`; returns each one's metrics and the rows used."""
     task, place = demo_task(), Path(output)
     examples, pile, test = sizes
-    labeled = few_shot(read("builtin:labeled", task), examples)
+    labeled = few_shot(read_rows("builtin:labeled", task), examples)
     given: dict[str, Any] = {
-        "test": _spread(read("builtin:test", task), test),
+        "test": _spread(read_rows("builtin:test", task), test),
         "recipe": "quick",
         "settings": settings,
         "say": say,
     }
     say(f"1. supervised: a classifier from the {len(labeled)} labelled rows alone")
     supervised = train(task, labeled, place / "supervised", method="supervised", **given)
-    given["unlabeled"] = _spread(read("builtin:unlabeled", task), pile)
+    given["unlabeled"] = _spread(read_rows("builtin:unlabeled", task), pile)
     say(f"2. PET: {len(task.pairs)} patterns, the same labelled rows and {len(given['unlabeled']):,} unlabelled ones")
     pet = train(task, labeled, place / "pet", **given)
     say("3. iPET: the patterns' models label rows for each other, and learn again; no classifier this time")

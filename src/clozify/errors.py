@@ -67,11 +67,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
-def listed(names: Iterable[object], most: int = 12) -> str:
+def quoted(names: Iterable[object], most: int = 12) -> str:
     """`'a', 'b' and 'c'`, cut short after `most` names."""
-    quoted = [f"'{name}'" for name in names]
-    if not quoted:
+    parts = [f"'{name}'" for name in names]
+    if not parts:
         return "none"
-    if len(quoted) > most:
-        return ", ".join(quoted[:most]) + f" and {len(quoted) - most} more"
-    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " and " + quoted[-1]
+    if len(parts) > most:
+        return ", ".join(parts[:most]) + f" and {len(parts) - most} more"
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]

@@ -23,14 +23,14 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from clozify import __version__
-from clozify.data import Rows
-from clozify.errors import DataError, RunError, listed
-from clozify.memory import InputError, columns_of, labels_of, rows_of
-from clozify.pet import train
-from clozify.predict import Finished
-from clozify.recipe import Recipe
-from clozify.run import RunFolder
-from clozify.task import Task, load_task
+from clozify.config.recipe import Recipe
+from clozify.config.task import Task, load_task
+from clozify.data.in_memory import InputError, columns_of, labels_of, rows_of
+from clozify.data.rows import Rows
+from clozify.errors import DataError, RunError, quoted
+from clozify.inference.finished_run import FinishedRun
+from clozify.pipeline.train import train
+from clozify.runs.folder import RunFolder
 
 ESTIMATOR_FILE = "estimator.json"
 
@@ -96,8 +96,8 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             pile = rows_of(columns_of(pile, task, "unlabeled"), task, "unlabeled")
         settings = [self.settings] if isinstance(self.settings, str) else list(self.settings)
         if self.random_state is not None:
-            chance = check_random_state(self.random_state)  # it refuses what is no seed
-            seed = chance.randint(2**31) if isinstance(self.random_state, np.random.RandomState) else self.random_state
+            rng = check_random_state(self.random_state)  # it refuses what is no seed
+            seed = rng.randint(2**31) if isinstance(self.random_state, np.random.RandomState) else self.random_state
             settings.append(f"seed={int(seed)}")
         kept = Kept()
         with tempfile.TemporaryDirectory(prefix="clozify-") as scratch:
@@ -146,7 +146,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         known = self.classes_.tolist()
         if unknown := sorted({str(value) for value in column_or_1d(y).tolist() if value not in known}):
-            raise InputError(f"y holds {listed(unknown, 5)}, but the labels in fit were {listed(known)}; use the same.")
+            raise InputError(f"y holds {quoted(unknown, 5)}, but the labels in fit were {quoted(known)}; use the same.")
         return float(super().score(X, y, sample_weight))
 
     def save(self, folder: str | Path) -> None:
@@ -215,9 +215,9 @@ class Kept:
             copy(run / part, self.path / part)
 
     @cached_property
-    def finished(self) -> Finished:
+    def finished(self) -> FinishedRun:
         """The result, ready to predict."""
-        return Finished(self.path)
+        return FinishedRun(self.path)
 
     def __getstate__(self) -> dict[str, bytes]:
         files = [file for file in sorted(self.path.rglob("*")) if file.is_file()]

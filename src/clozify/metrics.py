@@ -34,7 +34,9 @@ def evaluate(truth: NDArray[np.integer], predicted: NDArray[np.integer], labels:
     return {"accuracy": accuracy(truth, predicted), "macro_f1": macro_f1(truth, predicted, labels)}
 
 
-def in_detail(truth: NDArray[np.integer], probabilities: NDArray[np.floating], names: list[str]) -> dict[str, Any]:
+def detailed_metrics(
+    truth: NDArray[np.integer], probabilities: NDArray[np.floating], names: list[str]
+) -> dict[str, Any]:
     """All there is to say about one classifier: also each label's precision and recall, confusion and calibration."""
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from clozify.adapters import Base, base_of, reset_adapter, save_adapter
-from clozify.cloze import load_model
-from clozify.encode import Encoded
+from clozify.config.recipe import Adapter, Finetune, Training
 from clozify.errors import ModelError
-from clozify.questions import ask
-from clozify.recipe import Adapter, Finetune, Training
-from clozify.steps.finetune import _joint_loss, fixed_step, mask_tokens
-from clozify.training import make_optimizer, train
+from clozify.methods.finetune import _joint_loss, capturable_step, mask_tokens
+from clozify.models.cloze import load_model
+from clozify.models.lora import Base, base_of, reset_adapter, save_adapter
+from clozify.models.task_prompts import compile_task
+from clozify.prompts.encode import EncodedRows
+from clozify.training.loop import make_optimizer, train
 from tests.contracts.test_finetune import naive_loss
 from tests.tiny import ARCHITECTURES
 
@@ -33,8 +33,8 @@ def adapted(folder, settings=LORA, trained=True):
 
 
 def asked(model, rows):
-    questions = ask(model, rows.task)
-    encoded = Encoded(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
+    questions = compile_task(model, rows.task)
+    encoded = EncodedRows(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
     return questions.asked[0], encoded
 
 
@@ -81,7 +81,7 @@ def test_loss_and_gradient_of_a_step_equal_those_through_the_merged_weights(arch
             loss = _joint_loss(model, words, batch, torch.from_numpy(labels), masked, targets, settings, None)
         else:
             given = (model, words, lambda: (batch, labels, masked, targets), settings, None)
-            step = fixed_step(*given, in_line=way == "in a line")
+            step = capturable_step(*given, in_line=way == "in a line")
             loss = step.loss({name: torch.from_numpy(array) for name, array in step.arrays().items()})
         loss.backward()
         assert loss.item() == pytest.approx(expected.item(), abs=1e-6)  # a share of the loss is float32
@@ -186,7 +186,7 @@ def test_merged_for_scoring_it_answers_the_same_and_comes_back_to_the_last_bit(a
 
 def test_a_bf16_copy_has_the_adapter_and_leaves_the_model_alone(tiny_folder, rows):
     """On a GPU rows are scored by such a copy; one without the adapter would score as if untrained."""
-    from clozify.precision import try_bf16
+    from clozify.models.cpu_precision import try_bf16
 
     if try_bf16(str(tiny_folder("bert")), 1).problem:
         pytest.skip("bf16 does not run here")

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from clozify.cloze import load_model
-from clozify.data import Rows
-from clozify.encode import Encoded
+from clozify.config.task import parse_task
+from clozify.data.rows import Rows
 from clozify.errors import ModelError
-from clozify.questions import ask
-from clozify.steps.annotate import annotate
-from clozify.task import parse_task
+from clozify.methods.score import score_rows
+from clozify.models.cloze import load_model
+from clozify.models.task_prompts import compile_task
+from clozify.prompts.encode import EncodedRows
 from tests.conftest import FOUR_PATTERNS
 from tests.tiny import ARCHITECTURES
 
@@ -21,7 +21,7 @@ def full_forward(model, questions, rows, max_length):
     scores = np.empty((len(task.pairs), len(rows), len(task.labels)))
     columns = questions.tokenize(model, rows, 0, len(rows))
     for question in questions.asked:
-        encoded = Encoded(question.template, columns, max_length)
+        encoded = EncodedRows(question.template, columns, max_length)
         for row in range(len(rows)):
             batch = encoded.batch(np.array([row]))
             inputs = {"input_ids": torch.from_numpy(batch.input_ids)}
@@ -39,9 +39,9 @@ def full_forward(model, questions, rows, max_length):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_scores_equal_the_full_vocabulary_forward_pass(architecture, tiny, rows):
     model = tiny(architecture)
-    questions = ask(model, rows.task)
+    questions = compile_task(model, rows.task)
     for max_length in (40, 256):
-        found = np.concatenate([part for _, part in annotate(model, questions, rows, max_length)], axis=1)
+        found = np.concatenate([part for _, part in score_rows(model, questions, rows, max_length)], axis=1)
         expected = full_forward(model, questions, rows, min(max_length, model.longest))
         assert np.abs(found - expected).max() < 1e-4
         assert np.ptp(expected, axis=1).min() > 1e-2  # scores that did not depend on the row would prove nothing
@@ -51,9 +51,9 @@ def test_scores_equal_the_full_vocabulary_forward_pass(architecture, tiny, rows)
 def test_the_head_by_itself_gives_gradients_to_the_same_weights(architecture, tiny, rows):
     """Training goes through the same door; a copy of the head would learn and be thrown away."""
     model = tiny(architecture)
-    question = ask(model, rows.task).asked[0]
-    columns = ask(model, rows.task).tokenize(model, rows, 0, 2)
-    batch = Encoded(question.template, columns, 40).batch(np.arange(2))
+    question = compile_task(model, rows.task).asked[0]
+    columns = compile_task(model, rows.task).tokenize(model, rows, 0, 2)
+    batch = EncodedRows(question.template, columns, 40).batch(np.arange(2))
     model.model.zero_grad()
     model.label_scores(model.states_at_mask(batch), question.words[0]).sum().backward()
     touched = [name for name, p in model.model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0]
@@ -101,7 +101,7 @@ def test_the_order_of_labels_in_a_verbalizer_has_no_meaning(tiny, rows):
     )
     task = parse_task(text)
     swapped = Rows(rows._dataset, task)
-    (_, scores), *_ = annotate(tiny("bert"), ask(tiny("bert"), task), swapped)
+    (_, scores), *_ = score_rows(tiny("bert"), compile_task(tiny("bert"), task), swapped)
     assert np.allclose(scores[0::2], scores[1::2])
 
 

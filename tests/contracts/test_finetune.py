@@ -8,13 +8,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from clozify.classifier import new_classifier
-from clozify.cloze import ClozeModel, load_model
-from clozify.company import Company, together
-from clozify.encode import Encoded
-from clozify.questions import ask
-from clozify.recipe import Finetune, load_recipe
-from clozify.steps.finetune import _joint_loss, fixed_step, mask_tokens
+from clozify.config.recipe import Finetune, load_recipe
+from clozify.methods.finetune import _joint_loss, capturable_step, mask_tokens
+from clozify.models.classifier import new_classifier
+from clozify.models.cloze import ClozeModel, load_model
+from clozify.models.task_prompts import compile_task
+from clozify.prompts.encode import EncodedRows
+from clozify.utils.process_group import ProcessGroup, use_group
 from tests.tiny import ARCHITECTURES
 
 
@@ -53,9 +53,9 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     """A wrong weight or a leaked position trains a slightly other model, which no accuracy would show."""
     model = tiny(architecture)
     model.model.eval()  # dropout off
-    questions = ask(model, rows.task)
+    questions = compile_task(model, rows.task)
     columns = questions.tokenize(model, rows, 0, len(rows))
-    encoded = Encoded(questions.asked[0].template, columns, 40)
+    encoded = EncodedRows(questions.asked[0].template, columns, 40)
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     settings = Finetune(alpha=0.3)  # large, so that both parts show
     drawn = encoded.batch(np.array([2, 3, 4, 0, 1, 2, 3, 2, 0, 4, 3, 2]))
@@ -79,12 +79,12 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
         elif way.endswith("processes"):  # their losses, and so their gradients, are added
             loss, size = torch.zeros(()), int(way.split()[1])
             for rank in range(size):
-                with together(Company(rank, size)):  # of 20, some have no labelled row and some none at all
+                with use_group(ProcessGroup(rank, size)):  # of 20, some have no labelled row and some none at all
                     truth = torch.from_numpy(labels)
                     loss = loss + _joint_loss(model, words, batch, truth, masked, targets, settings, None)
         elif way != "naive":  # padded to shapes that come again
             given = (model, words, lambda: (batch, labels, masked, targets), settings, None)
-            step = fixed_step(*given, in_line=way == "in a line")
+            step = capturable_step(*given, in_line=way == "in a line")
             loss = step.loss({name: torch.from_numpy(array) for name, array in step.arrays().items()})
         else:
             loss = naive_loss(model, questions.asked[0], batch, labels, masked, targets, 0.3, 4, 3)
@@ -109,7 +109,7 @@ def test_a_classifier_scores_rows_in_a_line_as_by_themselves(architecture, tiny_
         return
     encoded = classifier.encode(rows)
     batch = encoded.batch(np.arange(len(rows)))
-    step = classifier.fixed_step(lambda: (batch, {}), lambda scores, _: scores, in_line=True)
+    step = classifier.capturable_step(lambda: (batch, {}), lambda scores, _: scores, in_line=True)
     arrays = step.arrays()
     assert len(arrays["input_ids"]) == 1
     with torch.inference_mode():
@@ -147,12 +147,12 @@ def test_a_step_that_is_recorded_asks_nothing_of_the_host(architecture, tiny_fol
     """A step that copies one number from the host cannot be recorded, and is several times slower on a GPU."""
     monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True)
     model = load_model(tiny_folder(architecture), "cpu")
-    questions = ask(model, rows.task)
-    encoded = Encoded(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
+    questions = compile_task(model, rows.task)
+    encoded = EncodedRows(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     masked, targets = mask_tokens(encoded.batch(np.arange(5)), Finetune(), model.tokens, np.random.default_rng(1))
     given = (model, questions.asked[0].words[0], lambda: (batch, labels, masked, targets), Finetune(), None)
-    steps = [(model.model, fixed_step(*given, in_line=model.packs))]
+    steps = [(model.model, capturable_step(*given, in_line=model.packs))]
     classifier = new_classifier(tiny_folder(architecture), rows.task, load_recipe("paper"), "cpu")
     of_classifier = classifier.encode(rows).batch(np.array([0, 2, 3, 4]))
 
@@ -160,7 +160,10 @@ def test_a_step_that_is_recorded_asks_nothing_of_the_host(architecture, tiny_fol
         return torch.nn.functional.cross_entropy(scores, inputs["truth"])
 
     steps.append(
-        (classifier.model, classifier.fixed_step(lambda: (of_classifier, {"truth": labels}), loss, classifier.packs))
+        (
+            classifier.model,
+            classifier.capturable_step(lambda: (of_classifier, {"truth": labels}), loss, classifier.packs),
+        )
     )
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # there is none for 'meta'
     monkeypatch.setattr(ClozeModel, "tensor", lambda _, array: torch.from_numpy(array).to("meta"))

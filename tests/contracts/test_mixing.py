@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from clozify.baselines.mixtext import layer_list, mixing
-from clozify.classifier import new_classifier
-from clozify.data import Rows
+from clozify.config.recipe import load_recipe
+from clozify.data.rows import Rows
 from clozify.errors import ModelError
-from clozify.recipe import load_recipe
+from clozify.methods.mixtext import layer_list, mixing
+from clozify.models.classifier import new_classifier
 from tests.tiny import ARCHITECTURES
 
 ORDER = torch.tensor([1, 2, 0])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from clozify import precision
-from clozify.precision import try_bf16
-from clozify.questions import ask
-from clozify.steps.annotate import annotate
+from clozify.methods.score import score_rows
+from clozify.models import cpu_precision as precision
+from clozify.models.cpu_precision import try_bf16
+from clozify.models.task_prompts import compile_task
 
 
 def test_where_bf16_runs_its_scores_agree_with_float32(tiny_folder, tiny, rows):
@@ -17,10 +17,10 @@ def test_where_bf16_runs_its_scores_agree_with_float32(tiny_folder, tiny, rows):
     assert trial.gain > 0
     assert 0 < trial.difference < precision.CLOSE
     model = tiny("bert")
-    questions = ask(model, rows.task)
+    questions = compile_task(model, rows.task)
 
     def scores():
-        return np.concatenate([part for _, part in annotate(model, questions, rows, 40)], axis=1)
+        return np.concatenate([part for _, part in score_rows(model, questions, rows, 40)], axis=1)
 
     expected = scores()
     model.precision = "bf16"

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clozify.cloze import BUILTIN
-from clozify.data import read
-from clozify.files import SAMPLE
-from clozify.questions import ask
-from clozify.task import load_task, parse_task, shipped_tasks
+from clozify.config.task import load_task, parse_task, shipped_tasks
+from clozify.data.readers import SAMPLE
+from clozify.data.rows import read_rows
+from clozify.models.cloze import BUILTIN
+from clozify.models.task_prompts import compile_task
 
 PAIRS = {
     "agnews": 6,
@@ -42,7 +42,7 @@ def test_a_shipped_task_has_plain_quotes_and_dashes(name):
 
 @pytest.mark.parametrize("name", ENGLISH)
 def test_the_built_in_model_can_be_asked_every_english_task(name, builtin):
-    assert len(ask(builtin, load_task(name)).asked) == len(load_task(name).patterns)
+    assert len(compile_task(builtin, load_task(name)).asked) == len(load_task(name).patterns)
 
 
 def test_mnli_words_follow_the_meaning():
@@ -82,10 +82,10 @@ def test_all_packages_of_one_source_are_in_one_split(sample):
 def test_every_sample_row_has_text_and_a_known_label(sample):
     task = load_task("debian")
     for name in ("labeled", "test"):
-        rows = read(f"builtin:{name}", task)
+        rows = read_rows(f"builtin:{name}", task)
         assert (rows.labels >= 0).all()
         assert all(rows.texts("summary"))
-    counts = np.bincount(read("builtin:labeled", task).labels)
+    counts = np.bincount(read_rows("builtin:labeled", task).labels)
     assert len(counts) == len(task.labels) >= 8
     assert counts.min() == counts.max()
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozify.encode import Encoded, compile_pattern
-from clozify.pattern import FILTERS, Mask, Pattern
-from clozify.task import Verbalizer, load_task, shipped_tasks
-from clozify.tokens import START
-from clozify.verbalize import verbalize, word_ids
+from clozify.config.pattern import FILTERS, Mask, Pattern
+from clozify.config.task import Verbalizer, load_task, shipped_tasks
+from clozify.prompts.encode import EncodedRows, compile_pattern
+from clozify.prompts.tokenizer import START
+from clozify.prompts.verbalizer import verbalize, word_ids
 
 KINDS = ["bert", "roberta", "xlm-roberta", "albert", "mpnet", "modernbert"]
 PATTERNS = sorted({text for name in shipped_tasks() for text in load_task(name).patterns})
@@ -38,7 +38,7 @@ def test_splicing_equals_tokenising_the_written_out_text(kind, tiny, data):
     fields = {slot.field: data.draw(words) for slot in pattern.slots}
     template = compile_pattern(pattern, tokens)
     columns = {c: c.tokenize(tokens, [fields[c.slot.field]]) for c in template.columns}
-    batch = Encoded(template, columns, 1000).batch(np.array([0]))
+    batch = EncodedRows(template, columns, 1000).batch(np.array([0]))
     word = "okay"
     (word_id,) = word_ids(tokens, template, word)
     spliced = batch.input_ids[0].copy()

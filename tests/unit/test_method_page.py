@@ -10,8 +10,8 @@ import typer
 
 import clozify
 from clozify.cli import app
-from clozify.recipe import Recipe, Section, load_recipe, shipped_recipes
-from clozify.task import shipped_tasks
+from clozify.config.recipe import Recipe, Section, load_recipe, shipped_recipes
+from clozify.config.task import shipped_tasks
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")

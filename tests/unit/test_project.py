@@ -1,6 +1,7 @@
-"""Promises about the project itself: how it imports, in which order modules may know each other, how long they are."""
+"""Promises about the project itself: layers, sizes, names, and what an import costs."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,44 +11,75 @@ import pytest
 import clozify
 
 PACKAGE = Path(clozify.__file__).parent
-ORDER = """
-errors company arrays pattern task settings recipe progress hub files data tokens encode masks packing verbalize
-adapters sublayers_kernel sublayers cloze precision replay adamw_kernel adamw masters products exported classifier
-questions metrics losses training
-steps baselines run lease store trackers memory plan bench executors pile shards rewriting backtranslation augment
-semisupervised members softlabels generations final comparison sources usefulness report estimate room pet pretraining
-check predictions zeroshot predict suggest push export serving candidates findwords demo reproduce estimator studio cli
-__main__
-""".split()
+ROOT = PACKAGE.parents[1]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+PUBLIC = set(clozify.__all__)
+AVOIDED = set("chance place places found known given there beside company room bench masters lie parcel pile".split())
+MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS, MAX_ENTRIES = 400, 60, 8, 30
 
 
-def place(name: str) -> int:
-    return ORDER.index(name.removeprefix("clozify.").split(".")[0])
+def name_of(path):
+    return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_knows_only_those_before_it(path):
-    """Data flows one way; an import against it is the start of a knot."""
-    own = place(path.relative_to(PACKAGE).with_suffix("").parts[0])
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = (
-                [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "clozify" else [node.module]
-            )
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            if name.startswith("clozify.") and not name.endswith("__version__"):
-                assert place(name) <= own, f"{path.name} imports {name}"
+def functions(path):
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_stays_small_and_opens_with_what_it_is_for(path):
+def is_free_of_limits(path, function):
+    """The command line's functions and the public ones mirror what a user may set."""
+    return path.is_relative_to(PACKAGE / "cli") or function.name in PUBLIC or path.parent.name == "kernels"
+
+
+def test_packages_are_layers():
+    """import-linter holds the order of the packages, which CONTRIBUTING shows."""
+    from importlinter.cli import lint_imports
+
+    assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), cache_dir=None) == 0
+
+
+def test_the_package_has_few_entries():
+    entries = [path for path in PACKAGE.iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= MAX_ENTRIES
+
+
+def test_contributing_lists_every_package():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for path in PACKAGE.iterdir():
+        name = path.stem if path.is_file() else f"{path.name}/"
+        if not name.startswith("__") and name != "py":
+            assert re.search(rf"(?<!\w){re.escape(name)}", text), f"CONTRIBUTING does not list {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_is_small_and_documented(path):
     text = path.read_text()
     assert ast.get_docstring(ast.parse(text))
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= MAX_MODULE_LINES
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_function_is_short_and_has_few_parameters(path):
+    for function in functions(path):
+        if is_free_of_limits(path, function):
+            continue
+        lines = function.end_lineno - function.lineno + 1
+        arguments = function.args
+        names = [a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
+        names = [name for name in names if name not in ("self", "cls")]
+        assert lines <= MAX_FUNCTION_LINES, f"{function.name} has {lines} lines"
+        assert len(names) <= MAX_PARAMETERS, f"{function.name} has {len(names)} parameters"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_names_are_those_of_the_field(path):
+    """A name that says nothing about its type makes every reader look for the definition."""
+    used = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        used |= {getattr(node, "id", None), getattr(node, "arg", None), getattr(node, "attr", None)}
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            used.add(node.name)
+    assert not used & AVOIDED
 
 
 def test_importing_the_package_is_quick_and_loads_no_heavy_library():

@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from clozify.cli import questions as questions  # the commands enter the application when they are imported
+from clozify.cli import inspect as inspect  # the commands enter the application when they are imported
 from clozify.cli import report as report
 from clozify.cli import reproduce as reproduce
 from clozify.cli import serving as serving

@@ -25,7 +25,7 @@ def report(
 ) -> None:
     """Write a run's report as one HTML page, or compare several runs."""
     from clozify.report.terminal import show_comparison
-    from clozify.report.written import write_comparison, write_report
+    from clozify.report.write import write_comparison, write_report
 
     if len(runs) == 1:
         place, found = write_report(runs[0], output, baseline)
@@ -62,8 +62,8 @@ def suggest(
     as_json: JsonOption = False,
 ) -> None:
     """Write the unlabelled rows that would teach most, to be labelled next."""
+    from clozify.inference.suggest import suggest as work
     from clozify.report.terminal import show_suggestions
-    from clozify.suggest import suggest as work
 
     found = work(run, count, output, unlabeled, with_labeled, mapping_of(mapping))
     if as_json:
@@ -79,6 +79,6 @@ def push(
     private: Annotated[bool, typer.Option("--private", help="Let nobody else see it, if it is new.")] = False,
 ) -> None:
     """Upload a run's classifier and its model card to the Hugging Face hub."""
-    from clozify.push import push as work
+    from clozify.inference.push import push as work
 
     typer.echo(f"Pushed to {work(run, name, private)}.")

@@ -58,9 +58,9 @@ def reproduce(
     as_json: JsonOption = False,
 ) -> None:
     """Run a table or figure of the paper, or some of its cells, and show it beside the paper's values."""
+    from clozify.reproduce.run import costs
+    from clozify.reproduce.run import reproduce as work
     from clozify.reproduce.terminal import show_costs, show_exhibit
-    from clozify.reproduce.work import costs
-    from clozify.reproduce.work import reproduce as work
 
     asked: dict[str, Any] = {
         "tasks": _listed(tasks),

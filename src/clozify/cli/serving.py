@@ -29,7 +29,7 @@ def export(
     """Write a classifier as ONNX, compared with the original before anything is kept."""
     if kind != "onnx":
         raise ExportError(f"There is no format '{kind}'; there is 'onnx'.")
-    from clozify.export import export as work
+    from clozify.inference.export import export as work
 
     found = work(folder, output, int8, data, agreement, teller(quiet))
     if as_json:

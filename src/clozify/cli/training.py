@@ -77,15 +77,15 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train a classifier from a handful of labelled rows and a pile of unlabelled ones (PET)."""
-    from clozify.recipe import load_recipe
-    from clozify.task import load_task
+    from clozify.config.recipe import load_recipe
+    from clozify.config.task import load_task
 
     asked_for = [*(settings or []), *([] if adapter is None else [f"adapter.method={adapter}"])]
     loaded, how = load_task(task), load_recipe(recipe, asked_for)
-    column_of = mapping_of(mapping)
+    column_mapping = mapping_of(mapping)
 
-    from clozify.pet import prepare
-    from clozify.pet import train as work
+    from clozify.pipeline.train import prepare
+    from clozify.pipeline.train import train as work
     from clozify.report.terminal import show_plan, show_run
 
     asked: dict[str, Any] = {
@@ -99,20 +99,20 @@ def train(
         "method": method,
         "augmented": augmented,
         "recipe": how,
-        "column_of": column_of,
+        "column_of": column_mapping,
         "allow_overlap": allow_overlap,
     }
     if plan:
-        from clozify.estimate import estimate
-        from clozify.executors.choice import choose_executor, number_at_once
-        from clozify.room import planned_room
+        from clozify.executors.select import choose_executor, parse_at_once
+        from clozify.pipeline.concurrency import plan_at_once
+        from clozify.pipeline.cost import estimate
 
-        number = number_at_once(at_once)
+        number = parse_at_once(at_once)
         device, _ = choose_executor(executor, address, devices, number or 1)
         prepared = prepare(loaded, labeled, device=device, **asked)
         cost = estimate(prepared)
         if number is None and executor == "local":
-            cost["at_once"], cost["why"] = planned_room(prepared, devices)
+            cost["at_once"], cost["why"] = plan_at_once(prepared, devices)
         elif number is None:
             cost["why"] = "at once: measured on the cluster when the run begins"
         if as_json:
@@ -147,13 +147,13 @@ def pretrain(
     as_json: JsonOption = False,
 ) -> None:
     """Let a masked language model go on reading your texts (in-domain pretraining); the result is a --model."""
-    from clozify.recipe import load_recipe
-    from clozify.task import load_task
+    from clozify.config.recipe import load_recipe
+    from clozify.config.task import load_task
 
     how = load_recipe(recipe, settings or [])
     loaded = None if task is None else load_task(task)
 
-    from clozify.pretraining import pretrain as work
+    from clozify.pipeline.pretrain import pretrain as work
 
     found = work(data, output, loaded, field or (), model, how, say=teller(quiet))
     if as_json:
@@ -176,7 +176,7 @@ def predict(
     mapping: MapOption = None,
 ) -> None:
     """Predict new rows with a finished run."""
-    from clozify.predict import predict as work
+    from clozify.inference.finished_run import predict as work
 
     rows, probabilities = work(run, data, output, mapping_of(mapping))
     if output is not None:
@@ -197,10 +197,10 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a finished run on labelled rows."""
-    from clozify.predict import evaluate_run
+    from clozify.inference.finished_run import evaluate
     from clozify.report.terminal import show_evaluation
 
-    found = evaluate_run(run, data, mapping_of(mapping))
+    found = evaluate(run, data, mapping_of(mapping))
     if as_json:
         print_json(found)
     else:

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 import torch
 
-from clozify.bench import Executor, here
 from clozify.errors import RunError
 from clozify.executors.processes import Processes
+from clozify.runs.worker import Executor, here
 
 PATIENCE = 5  # seconds that NVIDIA's service has to end
 

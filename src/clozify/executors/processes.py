@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from clozify.bench import Bench, Work
-from clozify.executors.ledger import Answer, Ledger, Relay, answer, sendable
+from clozify.executors.job_queue import Answer, Ledger, Relay, answer, sendable
+from clozify.runs.worker import Work, WorkerContext
 
 PATIENCE = 5.0  # seconds that a process without work has to end
 
@@ -73,12 +73,12 @@ class Processes:
         for helper in there:
             helper.stop()
 
-    def begin(self, bench: Bench, pieces: int) -> None:
+    def begin(self, bench: WorkerContext, pieces: int) -> None:
         """Start processes for GPUs: it takes a while to import everything and to open one. On a CPU nothing is won."""
         for number in list(self.helpers)[: pieces if self.gpus else 0]:
             self.helpers[number] = self._start(bench, number)
 
-    def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
+    def __call__(self, bench: WorkerContext, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
         """Do all of it; yields the place of each piece as it ends and what to say of it."""
         ledger = Ledger(works, bench.plan.say)
         while ledger.left:
@@ -119,7 +119,7 @@ class Processes:
         busy = {helper.line: helper for helper in self.helpers.values() if helper and helper.place is not None}
         return [busy[line] for line in wait(list(busy)) if isinstance(line, Connection)]
 
-    def _start(self, bench: Bench, number: int) -> _Helper:
+    def _start(self, bench: WorkerContext, number: int) -> _Helper:
         """A process that gets ready, and waits for the plan and for work."""
         ours, theirs = Pipe()
         log = bench.folder.path / "workers" / f"{number}.txt"
@@ -177,7 +177,7 @@ def work(line: Connection, parent: int, gpus: int) -> None:
 
     threading.Thread(target=with_parent, daemon=True).start()
     get_ready(gpus)
-    bench: Bench | None = None
+    bench: WorkerContext | None = None
     while True:
         try:
             heard = line.recv()
@@ -187,7 +187,7 @@ def work(line: Connection, parent: int, gpus: int) -> None:
         if bench is None:
             plan, join = heard
             plan.__dict__["tracking"] = Relay(lambda *step: line.send(step))
-            bench = Bench(plan, join())
+            bench = WorkerContext(plan, join())
             continue
         found = answer(bench, heard)
         print(found.story, end="", file=sys.stderr, flush=True)

@@ -21,14 +21,13 @@ from typing import Any
 import torch
 
 from clozify import __version__
-from clozify.bench import Bench, Executor, Work
-from clozify.data import Rows
+from clozify.data.rows import Rows
 from clozify.errors import RunError
-from clozify.executors.ledger import ATTEMPTS, Answer, Ledger, Relay, answer, sendable
-from clozify.executors.parcel import packed, unpacked
-from clozify.plan import Plan
-from clozify.run import RunFolder
-from clozify.store import is_address
+from clozify.executors.job_queue import ATTEMPTS, Answer, Ledger, Relay, answer, sendable
+from clozify.runs.folder import RunFolder
+from clozify.runs.object_store import is_remote
+from clozify.runs.plan import Plan
+from clozify.runs.worker import Executor, Work, WorkerContext
 
 LISTENING = 1.0  # seconds between two looks at the steps that workers have taken
 FOR_WORKERS = ("tokens", "weights")  # kinds of jobs that only workers read
@@ -44,7 +43,7 @@ class Worker:
         self.sign = sign
         self.taken: list[tuple[str, int, float]] = []
         plan.__dict__["tracking"] = Relay(lambda *step: self.taken.append(step))
-        self.bench = Bench(plan, self.folder)
+        self.bench = WorkerContext(plan, self.folder)
 
     def ready(self, version: str) -> str | None:
         """None, or why this machine cannot work on the run, which that version of clozify began."""
@@ -184,7 +183,7 @@ class Ray(Executor):
         if self.own:
             ray.shutdown()
 
-    def __call__(self, bench: Bench, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
+    def __call__(self, bench: WorkerContext, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
         """Do all of it; yields the place of each piece as it ends and what to say of it."""
         import ray
 
@@ -237,7 +236,7 @@ class Ray(Executor):
         answered: tuple[Answer, list[tuple[str, str]]] = found
         return answered
 
-    def _failed(self, bench: Bench, ledger: Ledger, hand: _Hand, place: int | None, found: Answer) -> None:
+    def _failed(self, bench: WorkerContext, ledger: Ledger, hand: _Hand, place: int | None, found: Answer) -> None:
         """A worker that is not to be trusted any more goes; its piece is done by another."""
         import ray
 
@@ -263,11 +262,11 @@ class Ray(Executor):
                 "and the model."
             )
 
-    def _start(self, bench: Bench, number: int) -> _Hand:
+    def _start(self, bench: WorkerContext, number: int) -> _Hand:
         """A worker that will be there when the cluster has room; the plan is sent once."""
         import ray
 
-        shared = not is_address(bench.folder.address)
+        shared = not is_remote(bench.folder.address)
         if self.sent is None:
             self.sent = ray.put(_plan_for(self.share.device, bench.plan))
             if shared:
@@ -281,7 +280,7 @@ class Ray(Executor):
         hand = actor.remote(self.sent, join, self.sign if shared else None, self.share.threads)
         return _Hand(hand, bench.folder.path / "workers" / f"{number}.txt")
 
-    def _listen(self, bench: Bench) -> None:
+    def _listen(self, bench: WorkerContext) -> None:
         """Tell the trackers what steps the workers have taken."""
         import ray
 
@@ -292,7 +291,7 @@ class Ray(Executor):
                         for step in ray.get(hand.actor.steps.remote()):
                             bench.plan.tracking.tell(*step)
 
-    def _told_of_waiting(self, bench: Bench, quiet: float) -> float:
+    def _told_of_waiting(self, bench: WorkerContext, quiet: float) -> float:
         """Seconds without any worker; people are told once."""
         if any(hand is not None and hand.there for hand in self.hands):
             return 0.0
@@ -309,3 +308,24 @@ def _plan_for(device: str, plan: Plan) -> Plan:
 
 def _first(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
+
+
+def packed(rows: Rows) -> dict[str, Any]:
+    """Everything of the rows, in memory; what they were selected from stays behind."""
+    known = {name: value for name, value in rows.__getstate__().items() if name not in ("_dataset", "_whole")}
+    if rows._whole is not None and "labels" in vars(rows._whole[0]):  # one naming of the labels for the whole file
+        known["labels"] = rows.labels
+    known["_numbers"] = rows.numbers()
+    return known | {"table": rows.table(), "info": rows._dataset.info}
+
+
+def unpacked(parcel: dict[str, Any]) -> Rows:
+    """The rows again."""
+    from datasets import Dataset
+    from datasets.table import InMemoryTable
+
+    rows = Rows.__new__(Rows)
+    known = dict(parcel)
+    table, info = known.pop("table"), known.pop("info")
+    vars(rows).update(known, _dataset=Dataset(InMemoryTable(table), info=info).with_format("arrow"), _whole=None)
+    return rows

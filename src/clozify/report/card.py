@@ -11,9 +11,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from clozify.cloze import BUILTIN
-from clozify.report.marks import percent
-from clozify.report.reading import Run
+from clozify.models.cloze import BUILTIN
+from clozify.report.run import Run
+from clozify.report.svg import percent
 
 CARD = "README.md"
 TEMPLATES = Path(__file__).parent / "templates"

@@ -10,7 +10,7 @@ from typing import Any
 
 from clozify.report.costs import stages
 from clozify.report.numbers import READABLE, main_line, stage_numbers
-from clozify.report.reading import METHOD_NAMES, Run
+from clozify.report.run import METHOD_NAMES, Run
 
 
 def compared(runs: Sequence[Run]) -> dict[str, Any]:

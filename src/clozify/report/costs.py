@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from clozify.report.reading import Run
+from clozify.report.run import Run
 
 
 def stages(run: Run) -> list[dict[str, Any]]:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from clozify.data import Rows
+from clozify.data.rows import Rows
 from clozify.errors import ClozifyError
 from clozify.report.costs import disk, stages
-from clozify.report.numbers import chance, confusion, generations, main_line, patterns, sayings, stage_numbers
-from clozify.report.pile import agreement, label_next, pile_ids, soft_labels
-from clozify.report.reading import METHOD_NAMES, Run
-from clozify.sources import read_again
+from clozify.report.numbers import chance_level, confusion, generations, main_line, patterns, sayings, stage_numbers
+from clozify.report.run import METHOD_NAMES, Run
+from clozify.report.run_data import reread_rows
+from clozify.report.unlabeled import agreement, label_next, soft_labels, unlabeled_ids
 
 KINDS = {"labeled": "labelled", "unlabeled": "unlabelled", "test": "test", "dev": "development"}
 
@@ -58,7 +58,7 @@ def findings(run: Run, rows: dict[str, Rows | None] | None = None) -> dict[str, 
         },
         "main": main,
         "sayings": sayings(run, main),
-        "chance": chance(run, main),
+        "chance": chance_level(run, main),
         "numbers": stage_numbers(run),
         "patterns": patterns(run),
         "agreement": agreement(run),
@@ -86,7 +86,7 @@ def _read(run: Run) -> tuple[dict[str, Rows | None], str | None]:
         if name == "unlabeled" and not run.scorers:
             continue
         try:
-            found[name] = read_again(run.described, name, pile_ids(run) if name == "unlabeled" else None)
+            found[name] = reread_rows(run.described, name, unlabeled_ids(run) if name == "unlabeled" else None)
         except (ClozifyError, OSError) as error:
             found[name] = None
             if name == "unlabeled":

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from clozify.report.reading import METHOD_NAMES, Run
+from clozify.report.run import METHOD_NAMES, Run
 
 READABLE = 20  # labels or pairs that a matrix may have; beyond, the most telling ones are listed
 FALLS_SHORT = 0.03  # a classifier that is so much worse than its teachers has not learned enough
@@ -117,7 +117,7 @@ def comparable(described: dict[str, Any]) -> dict[str, Any]:
     return {"labels": labels, "fields": task["fields"], "rows": same}
 
 
-def chance(run: Run, line: dict[str, Any] | None) -> float | None:
+def chance_level(run: Run, line: dict[str, Any] | None) -> float | None:
     """Half of the 95% interval that the number of test rows alone leaves to an accuracy."""
     rows = run.metrics["rows"].get("test")
     if line is None or not rows:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from clozify.report import marks
+from clozify.report import svg
 
 TEMPLATES = Path(__file__).parent / "templates"
 MANY = 20  # labels that are shown one by one; of more, the most and the least frequent
@@ -27,8 +27,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"percent": marks.percent, "duration": duration, "count": count, "parts": pattern_parts}
-    made.globals |= {"bar": marks.bar, "change": marks.change, "marked": marks.marked}
+    made.filters |= {"percent": svg.percent, "duration": duration, "count": count, "parts": pattern_parts}
+    made.globals |= {"bar": svg.bar, "change": svg.change, "marked": svg.marked}
     return made
 
 

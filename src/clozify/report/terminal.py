@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from clozify.task import Task
+from clozify.config.task import Task
 
 
 def percent(share: float) -> str:

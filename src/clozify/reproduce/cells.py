@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from clozify.data import Rows
+from clozify.config.recipe import Recipe, load_recipe
+from clozify.config.task import Task
+from clozify.data.rows import Rows
 from clozify.errors import DataError, ModelError
-from clozify.plan import Plan
-from clozify.recipe import Recipe, load_recipe
+from clozify.reproduce.data_locations import TITLES, XSTANCE
 from clozify.reproduce.datasets import Data, Examples, TaskData
-from clozify.reproduce.sources import TITLES, XSTANCE
-from clozify.run import key_of
-from clozify.task import Task
+from clozify.runs.folder import hash_key
+from clozify.runs.plan import Plan
 
 TRAINED = ("supervised", "pet", "ipet", "uda", "mixtext")
 METHODS = ("unsupervised", *TRAINED)
@@ -95,7 +95,7 @@ class Cells:
         """A short name for a cell and all that goes into it."""
         recipe = self.recipe(cell).model_dump()  # settings that change nothing make no other cell
         asked = asdict(replace(cell, settings=()))
-        return key_of(cell=asked, data=self.data.key(cell.task), model=self._model_key, recipe=recipe)
+        return hash_key(cell=asked, data=self.data.key(cell.task), model=self._model_key, recipe=recipe)
 
     def find(self, cell: Cell) -> dict[str, Any] | None:
         """The result of a cell that was run before."""
@@ -107,7 +107,7 @@ class Cells:
 
     def check(self, cell: Cell) -> TaskData:
         """The cell's data; `NotRunError` where the cell cannot be run at all."""
-        from clozify.pet import METHODS as PRESENT
+        from clozify.pipeline.train import METHODS as PRESENT
 
         if cell.method in TRAINED and cell.method not in PRESENT:
             raise NotRunError(f"The method {NAMES[cell.method]} is not part of this version of clozify.")
@@ -145,7 +145,7 @@ class Cells:
         if cell.method == "words":
             return self._words(data.task, labeled, pile, recipe)
 
-        from clozify.pet import train
+        from clozify.pipeline.train import train
         from clozify.reproduce.numbers import numbers_of
 
         task = data.task
@@ -174,18 +174,18 @@ class Cells:
 
     def _unsupervised(self, data: TaskData, recipe: Recipe) -> dict[str, Any]:
         """The pairs without any training (lines 1 and 2 of table 1): their mean with its spread, and the best."""
-        from clozify.cloze import load_model
+        from clozify.methods.score import score_rows
         from clozify.metrics import evaluate
-        from clozify.questions import ask
+        from clozify.models.cloze import load_model
+        from clozify.models.task_prompts import compile_task
         from clozify.reproduce.numbers import spread_of
-        from clozify.steps.annotate import annotate
 
         breaks = [*data.task.line_breaks, "\\"] if recipe.backslashes_to_spaces else data.task.line_breaks
         task = data.task.changed(line_breaks=breaks)
-        rows: Rows = data.test.under(task)
+        rows: Rows = data.test.with_task(task)
         model = load_model(self.model)
-        questions = ask(model, task, rows, recipe.wording)
-        parts = [part for _, part in annotate(model, questions, rows, recipe.max_seq_length)]
+        questions = compile_task(model, task, rows, recipe.wording)
+        parts = [part for _, part in score_rows(model, questions, rows, recipe.max_seq_length)]
         predicted = np.concatenate(parts, axis=1).argmax(axis=-1)  # (pairs, rows)
         metric = task.metric.replace("-", "_")
         numbers = {}
@@ -195,7 +195,7 @@ class Cells:
         return numbers
 
     def _words(self, task: Task, labeled: Rows | None, pile: Rows, recipe: Recipe) -> dict[str, Any]:
-        from clozify.findwords import find_words
+        from clozify.pipeline.find_words import find_words
 
         assert labeled is not None
         self.say("searching words for the labels")
@@ -205,11 +205,11 @@ class Cells:
 
     def _pretrained(self, cell: Cell, data: TaskData, recipe: Recipe) -> str:
         """The model after reading the pile (section 5); its folder is made once for a task."""
-        from clozify.pretraining import pretrain
+        from clozify.pipeline.pretrain import pretrain
 
         _, pile = data.split(0, recipe)
         how = {"pretrain": recipe.pretrain.model_dump(), "seed": recipe.seed, "dropout": recipe.attention_dropout}
-        key = key_of(data=self.data.key(cell.task), model=self._model_key, how=how)
+        key = hash_key(data=self.data.key(cell.task), model=self._model_key, how=how)
         folder = self.output / "models" / _file_name(f"{cell.task}-{Path(self.model).name}-{key[:8]}")
         pretrain(pile, folder, model=self.model, recipe=recipe, say=self.say)
         return str(folder)
@@ -221,15 +221,15 @@ def _file_name(text: str) -> str:
 
 def check_model(model: str) -> None:
     """Fail before the work where the model cannot be found."""
-    from clozify import hub
-    from clozify.cloze import BUILTIN
+    from clozify.models.cloze import BUILTIN
+    from clozify.utils import libraries
 
     place = BUILTIN if model == "builtin" else Path(model)
-    if place.is_dir() or hub.reachable():
+    if place.is_dir() or libraries.reachable():
         return
     from transformers import AutoConfig
 
-    hub.quiet_transformers()
+    libraries.quiet_transformers()
     try:
         AutoConfig.from_pretrained(model, local_files_only=True)
     except (OSError, ValueError):

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from clozify.config.recipe import Recipe
 from clozify.errors import DataError
-from clozify.plan import Plan
-from clozify.recipe import Recipe
+from clozify.methods.ipet import count_generations
 from clozify.reproduce.cells import Cell, Cells
 from clozify.reproduce.datasets import TaskData
-from clozify.steps.iterate import count_generations
+from clozify.runs.plan import Plan
 
 FEW = 256  # rows of the pile that are enough to measure with
 
@@ -57,7 +57,7 @@ class _Bill:
         self.numbers += size + count * len(data.test) * len(data.task.labels)
 
     def _speed(self, cell: Cell, data: TaskData, what: str) -> Any:
-        from clozify.estimate import classifier_seconds, member_seconds
+        from clozify.pipeline.cost import classifier_seconds, member_seconds
 
         recipe = self.cells.recipe(cell)
         key = (cell.task, what, recipe.language_modeling if what == "member" else None)
@@ -68,7 +68,7 @@ class _Bill:
         return self.speeds[key]
 
     def _plan(self, cell: Cell, data: TaskData, recipe: Recipe) -> Plan:
-        from clozify.pet import prepare
+        from clozify.pipeline.train import prepare
 
         labeled, pile = data.split(cell.examples, recipe, cell.share)
         given = None if labeled is None else labeled.select(np.arange(min(FEW, len(labeled))))

@@ -17,14 +17,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.data import NO_LABEL, Rows, few_shot, read
-from clozify.errors import DataError, listed
-from clozify.files import SAMPLE, open_data
-from clozify.memory import rows_of
-from clozify.plan import with_labels
-from clozify.recipe import Recipe
-from clozify.reproduce.sources import FOLDERS, HUB, LAYOUTS, OFFICIAL, SHIPPED, XSTANCE, Layout, columns_of
-from clozify.task import Task, load_task
+from clozify.config.recipe import Recipe
+from clozify.config.task import Task, load_task
+from clozify.data.in_memory import rows_of
+from clozify.data.readers import SAMPLE, open_data
+from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
+from clozify.errors import DataError, quoted
+from clozify.reproduce.data_locations import FOLDERS, HUB, LAYOUTS, OFFICIAL, SHIPPED, XSTANCE, Layout, columns_of
+from clozify.runs.plan import with_labels
 
 PILE = 10_000  # rows of D a label
 HELD_OUT = 0.3  # of a file without an official split, its last rows are the test set
@@ -64,7 +64,7 @@ class TaskData:
         wanted = round(self.pile * share)
         rest = first_of_each(self.train, wanted + examples)
         if chosen is not None and not recipe.overlap:
-            rest = rest.without(chosen)
+            rest = rest.excluding(chosen)
         rest = first_of_each(rest, wanted)
         if self.more is None:
             return chosen, rest
@@ -159,7 +159,7 @@ class Data:
         return TaskData(found.task, found.train, few, found.more, found.lacking, notes, self.pile)
 
     def _sample(self, task: Task) -> TaskData:
-        parts = {part: read(f"builtin:{part}", task) for part in ("labeled", "unlabeled", "test")}
+        parts = {part: read_rows(f"builtin:{part}", task) for part in ("labeled", "unlabeled", "test")}
         return TaskData(task, parts["labeled"], {"test": parts["test"]}, parts["unlabeled"])
 
     def _plain(self, name: str, task: Task) -> TaskData:
@@ -167,7 +167,7 @@ class Data:
         said: list[str] = []  # rows without a label are no news: MNLI has some by design
 
         def rows(file: str) -> Rows:
-            return read(self._place(name, file), task, columns_of(file))
+            return read_rows(self._place(name, file), task, columns_of(file))
 
         train = joined([with_labels(rows(file), said, "training") for file in layout.train], task, "the training files")
         there = {part: file for part, file in layout.tests.items() if self._is_there(name, file)}
@@ -196,7 +196,7 @@ class Data:
             train, tests = self._without_split(name, task, layout, wanted)
         lacking = {part: "the data has no Italian rows" for part, rows in tests.items() if len(rows) == 0}
         if absent := [language for language in wanted if language in lacking]:
-            raise DataError(f"The x-stance data has no test rows in the language {listed(absent)}.")
+            raise DataError(f"The x-stance data has no test rows in the language {quoted(absent)}.")
         here = {part: rows for part, rows in tests.items() if part not in lacking}
         return TaskData(task, train, here, None, lacking, [layout.note] if layout.note else [])
 
@@ -206,13 +206,13 @@ class Data:
         """A file a language: the last rows of each are the test set; all of the Italian ones are."""
         trains, tests = [], {}
         for language in wanted:
-            rows = read(self._place(name, layout.parts[language]), task)
+            rows = read_rows(self._place(name, layout.parts[language]), task)
             border = round(len(rows) * (1 - HELD_OUT))
             trains.append(rows.select(np.arange(border)))
             tests[language] = rows.select(np.arange(border, len(rows)))
         italian = layout.parts["it"]
         tests["it"] = (
-            read(self._place(name, italian), task)
+            read_rows(self._place(name, italian), task)
             if self._is_there(name, italian)
             else tests[wanted[0]].select(np.arange(0))
         )
@@ -225,7 +225,7 @@ class Data:
             if (self.folder / folder).is_dir():
                 return self.folder / folder
         raise DataError(
-            f"The data folder '{self.folder}' has no folder for the task '{name}'; it may be called {listed(names)}."
+            f"The data folder '{self.folder}' has no folder for the task '{name}'; it may be called {quoted(names)}."
         )
 
     def _layout(self, name: str) -> Layout:
@@ -283,5 +283,5 @@ def check_tasks(names: Sequence[str], known: Sequence[str]) -> list[str]:
     by_file: Mapping[str, str] = {file: name for name, file in SHIPPED.items() if file not in SHIPPED}
     found = [by_file.get(name, name) for name in names]
     if wrong := [name for name in found if name not in known]:
-        raise DataError(f"There is no task {listed(wrong)} here; there is {listed(known)}.")
+        raise DataError(f"There is no task {quoted(wrong)} here; there is {quoted(known)}.")
     return list(dict.fromkeys(found))

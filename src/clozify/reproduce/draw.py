@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clozify.errors import ClozifyError
-from clozify.reproduce.filled import Filled, Place
 from clozify.reproduce.paper import Value
+from clozify.reproduce.results import Filled, Place
 
 PLOT = {  # the paper's colours
     1: "#5d93bf",

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from clozify.reproduce import paper
 from clozify.reproduce.cells import Cell
-from clozify.reproduce.layout import Ask, Entry, Exhibit, Row, one_size, one_task, part_of, title_of
+from clozify.reproduce.layout import Entry, Exhibit, Row, TableRequest, one_size, one_task, part_of, title_of
 
 LEGEND = ("yelp", "agnews", "mnli", "yahoo")  # the order of the figures' legends
 NEWS = ("agnews", "yahoo")  # where figure 4 skips generations
 
 
-def figure3(ask: Ask) -> Exhibit:
+def figure3(request: TableRequest) -> Exhibit:
     """The auxiliary task."""
     rows = []
-    sizes = ask.rows(paper.SIZES)
-    for task in ask.columns(LEGEND):
+    sizes = request.rows(paper.SIZES)
+    for task in request.columns(LEGEND):
         entries = []
         for size in sizes:
             both = [Cell(task, size, "pet", (f"language_modeling={asked}",)) for asked in ("true", "false")]
             known = paper.FIGURE3.get(task, {}).get(size)
-            entries.append(ask.entry(*both, part=part_of(task), paper=known, how="difference"))
+            entries.append(request.entry(*both, part=part_of(task), paper=known, how="difference"))
         rows.append(Row("", title_of(task), tuple(entries)))
     return Exhibit(
         "figure3",
@@ -36,19 +36,19 @@ def figure3(ask: Ask) -> Exhibit:
     )
 
 
-def figure4(ask: Ask) -> Exhibit:
+def figure4(request: TableRequest) -> Exhibit:
     """Generations, with skipped ones."""
     rows = []
-    tasks = ask.columns(LEGEND)
+    tasks = request.columns(LEGEND)
     for task in tasks:
         cell = Cell(task, 0, "ipet")
-        entries = [ask.entry(cell, measure=f"generation {number}", part=part_of(task)) for number in range(5)]
+        entries = [request.entry(cell, measure=f"generation {number}", part=part_of(task)) for number in range(5)]
         rows.append(Row("", title_of(task), tuple(entries)))
     for task in [task for task in tasks if task in NEWS or task not in paper.ENGLISH]:
         cell = Cell(task, 0, "ipet", ("ipet.skip_generations=true",))
         known = paper.FIGURE4_SKIPPED.get(task, {})
         skipping = [
-            ask.entry(cell, measure=f"generation {number}", part=part_of(task), paper=known.get(number))
+            request.entry(cell, measure=f"generation {number}", part=part_of(task), paper=known.get(number))
             if number in (1, 4)
             else Entry()
             for number in range(5)
@@ -66,16 +66,16 @@ def figure4(ask: Ask) -> Exhibit:
     )
 
 
-def figure5(ask: Ask) -> Exhibit:
+def figure5(request: TableRequest) -> Exhibit:
     """In-domain pretraining."""
-    task = one_task(ask)
-    sizes = ask.rows(paper.SIZES)
+    task = one_task(request)
+    sizes = request.rows(paper.SIZES)
     rows = []
     for name in paper.FIGURE5:
         method = "pet" if name.startswith("PET") else "supervised"
         known = paper.FIGURE5[name] if task == "yelp" else {}
         cells = {size: Cell(task, size, method, pretrained=name.endswith("PT")) for size in sizes}
-        entries = [ask.entry(cell, part=part_of(task), paper=known.get(size)) for size, cell in cells.items()]
+        entries = [request.entry(cell, part=part_of(task), paper=known.get(size)) for size, cell in cells.items()]
         rows.append(Row("", name, tuple(entries)))
     return Exhibit(
         "figure5",
@@ -88,9 +88,9 @@ def figure5(ask: Ask) -> Exhibit:
     )
 
 
-def figure6(ask: Ask) -> Exhibit:
+def figure6(request: TableRequest) -> Exhibit:
     """Learning rate and steps."""
-    task, size = one_task(ask), one_size(ask, 100)
+    task, size = one_task(request), one_size(request, 100)
     rows = []
     for rate, name in paper.FIGURE6:
         method, section = ("supervised", "supervised") if name == "sup." else ("pet", "finetune_without_lm")
@@ -100,7 +100,7 @@ def figure6(ask: Ask) -> Exhibit:
             settings = (f"{section}.learning_rate={rate}", f"{section}.max_steps={steps}")
             more = ("language_modeling=false",) if method == "pet" else ()
             cell = Cell(task, size, method, (*more, *settings))
-            entries.append(ask.entry(cell, part=part_of(task), paper=known.get(steps)))
+            entries.append(request.entry(cell, part=part_of(task), paper=known.get(steps)))
         rows.append(Row(f"LR = {rate}", name, tuple(entries)))
     return Exhibit(
         "figure6",

@@ -13,8 +13,8 @@ from typing import Literal
 from clozify.errors import DataError
 from clozify.reproduce import paper
 from clozify.reproduce.cells import Cell
+from clozify.reproduce.data_locations import TITLES
 from clozify.reproduce.paper import Value
-from clozify.reproduce.sources import TITLES
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
-class Ask:
+class TableRequest:
     """What of an exhibit is wanted; None is all that the paper has."""
 
     tasks: list[str] | None = None
@@ -99,15 +99,15 @@ def title_of(task: str) -> str:
     return TITLES[task]
 
 
-def one_size(ask: Ask, default: int) -> int:
+def one_size(request: TableRequest, default: int) -> int:
     """The only size of the training set."""
-    if len(ask.sizes) > 1:
-        raise DataError(f"This takes one number of examples (the paper's is {default}), not {len(ask.sizes)}.")
-    return ask.sizes[0] if ask.sizes else default
+    if len(request.sizes) > 1:
+        raise DataError(f"This takes one number of examples (the paper's is {default}), not {len(request.sizes)}.")
+    return request.sizes[0] if request.sizes else default
 
 
-def one_task(ask: Ask) -> str:
+def one_task(request: TableRequest) -> str:
     """The only task."""
-    if ask.tasks is not None and len(ask.tasks) > 1:
-        raise DataError(f"This takes one task (the paper's is yelp), not {len(ask.tasks)}.")
-    return ask.tasks[0] if ask.tasks else "yelp"
+    if request.tasks is not None and len(request.tasks) > 1:
+        raise DataError(f"This takes one task (the paper's is yelp), not {len(request.tasks)}.")
+    return request.tasks[0] if request.tasks else "yelp"

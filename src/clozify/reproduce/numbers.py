@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.data import Rows
+from clozify.data.rows import Rows
+from clozify.methods.ensemble import combine_scores
 from clozify.metrics import evaluate
-from clozify.steps.combine import combine
 
 Spread = list[float | None]  # a mean, and its standard deviation where there is one
 
@@ -77,7 +77,7 @@ def _of_members(measured: _Measured, each: list[dict[str, Any]], part: str) -> d
     of_pairs = [np.mean([r for r, m in zip(reached, each, strict=True) if m["pair"] == pair]) for pair in pairs]
     weights = json.loads((measured.folder / "ensemble.json").read_text(encoding="utf-8"))["weights"]
     scores = [np.load(measured.folder / member["job"] / "test.npy") for member in each]
-    together = combine(scores, [member["weight"] for member in weights]).argmax(axis=-1)
+    together = combine_scores(scores, [member["weight"] for member in weights]).argmax(axis=-1)
     return {
         "members": spread_of(reached),
         "min": [float(min(of_pairs)), None],

@@ -11,8 +11,8 @@ from dataclasses import replace
 from html import escape
 from typing import Any
 
-from clozify.reproduce.filled import Filled, Place
 from clozify.reproduce.paper import Value
+from clozify.reproduce.results import Filled, Place
 
 NOT_RUN = "not run"
 STYLE = """

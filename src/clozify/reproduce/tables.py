@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from typing import Literal
 
+from clozify.config.task import load_task
 from clozify.reproduce import paper
 from clozify.reproduce.cells import NAMES, Cell
-from clozify.reproduce.layout import Ask, Entry, Exhibit, Row, one_size, one_task, part_of, title_of
-from clozify.reproduce.sources import SHIPPED
-from clozify.task import load_task
+from clozify.reproduce.data_locations import SHIPPED
+from clozify.reproduce.layout import Entry, Exhibit, Row, TableRequest, one_size, one_task, part_of, title_of
 
 HALF = 0.5  # appendix B.4: for table 2 the number of unlabelled rows is reduced by half
 
 
-def table1(ask: Ask) -> Exhibit:
+def table1(request: TableRequest) -> Exhibit:
     """Main results."""
-    columns = [(task, part) for task in ask.columns() for part in (("m", "mm") if task == "mnli" else (part_of(task),))]
+    columns = [
+        (task, part) for task in request.columns() for part in (("m", "mm") if task == "mnli" else (part_of(task),))
+    ]
     rows = []
-    for size in ask.rows((0, *paper.SIZES)):
+    for size in request.rows((0, *paper.SIZES)):
         lines = [
             ("supervised", "supervised", "classifier"),
             ("PET", "pet", "classifier"),
@@ -34,7 +36,7 @@ def table1(ask: Ask) -> Exhibit:
         for name, method, measure in lines:
             known = paper.TABLE1.get((size, name), {})
             entries = [
-                ask.entry(
+                request.entry(
                     Cell(task, size, method),
                     measure=measure,
                     part=part,
@@ -59,21 +61,21 @@ def table1(ask: Ask) -> Exhibit:
     )
 
 
-def table2(ask: Ask) -> Exhibit:
+def table2(request: TableRequest) -> Exhibit:
     """The comparison on base models."""
     rows = []
-    for size in ask.rows((10, 50)):
+    for size in request.rows((10, 50)):
         for method in ("uda", "mixtext", "pet", "ipet"):
             known = paper.TABLE2.get((size, NAMES[method]), {})
             whole = ("augment.share=1",) if method in ("uda", "mixtext") else ()  # of the half
-            cells = {task: Cell(task, size, method, whole, share=HALF) for task in ask.columns()}
-            entries = [ask.entry(cell, part=part_of(task), paper=known.get(task)) for task, cell in cells.items()]
+            cells = {task: Cell(task, size, method, whole, share=HALF) for task in request.columns()}
+            entries = [request.entry(cell, part=part_of(task), paper=known.get(task)) for task, cell in cells.items()]
             rows.append(Row(f"|T| = {size}", NAMES[method], tuple(entries)))
     return Exhibit(
         "table2",
         "Comparison of PET with two state-of-the-art semi-supervised methods using RoBERTa (base)",
         "roberta-base",
-        tuple(map(title_of, ask.columns())),
+        tuple(map(title_of, request.columns())),
         tuple(rows),
         ("Ex.", "Method"),
         remarks=(
@@ -86,10 +88,10 @@ def table2(ask: Ask) -> Exhibit:
     )
 
 
-def table3(ask: Ask) -> Exhibit:
+def table3(request: TableRequest) -> Exhibit:
     """x-stance."""
     rows = []
-    sizes: list[int | str] = [*ask.rows((1000, 2000, 4000)), "full", "joint"]
+    sizes: list[int | str] = [*request.rows((1000, 2000, 4000)), "full", "joint"]
     names = {"full": "T_De, T_Fr", "joint": "T_De + T_Fr"}
     for size in sizes:
         group = names.get(str(size), f"|T| = {size}")
@@ -108,7 +110,7 @@ def table3(ask: Ask) -> Exhibit:
             if size == "joint":
                 cells = dict.fromkeys(paper.LANGUAGES, (Cell("xstance", "full", method),))
             entries = [
-                ask.entry(*of_part, size=size, part=part, paper=known.get(part)) for part, of_part in cells.items()
+                request.entry(*of_part, size=size, part=part, paper=known.get(part)) for part, of_part in cells.items()
             ]
             rows.append(Row(group, NAMES[method], tuple(entries)))
     return Exhibit(
@@ -128,9 +130,9 @@ def table3(ask: Ask) -> Exhibit:
     )
 
 
-def table4(ask: Ask) -> Exhibit:
+def table4(request: TableRequest) -> Exhibit:
     """Combining patterns."""
-    size = one_size(ask, 10)
+    size = one_size(request, 10)
     weighted, uniform = ("weighting=weighted",), ("weighting=uniform",)
     lines = [
         ("min", weighted, "min"),
@@ -142,13 +144,13 @@ def table4(ask: Ask) -> Exhibit:
     rows = []
     for name, settings, measure in lines:
         known = paper.TABLE4[name] if size == 10 else {}
-        cells = {task: Cell(task, size, "pet", settings) for task in ask.columns()}
+        cells = {task: Cell(task, size, "pet", settings) for task in request.columns()}
         rows.append(
             Row(
                 "",
                 name,
                 tuple(
-                    ask.entry(cell, measure=measure, part=part_of(task), paper=known.get(task))
+                    request.entry(cell, measure=measure, part=part_of(task), paper=known.get(task))
                     for task, cell in cells.items()
                 ),
             )
@@ -158,39 +160,39 @@ def table4(ask: Ask) -> Exhibit:
         "Minimum (min) and maximum (max) accuracy of models based on individual pairs as well as PET with and without "
         f"knowledge distillation (|T| = {size})",
         "roberta-large",
-        tuple(map(title_of, ask.columns())),
+        tuple(map(title_of, request.columns())),
         tuple(rows),
         ("", "Method"),
         remarks=("All five rows share the same members.",),
     )
 
 
-def table7(ask: Ask) -> Exhibit:
+def table7(request: TableRequest) -> Exhibit:
     """Verbalizer search."""
-    size = one_size(ask, 50)
+    size = one_size(request, 50)
     rows = []
     for name, method, found in (("supervised", "supervised", False), ("PET", "pet", False), ("PET + AVS", "pet", True)):
         known = paper.TABLE7[name] if size == 50 else {}
-        cells = {task: Cell(task, size, method, found_words=found) for task in ask.columns()}
-        entries = [ask.entry(cell, part=part_of(task), paper=known.get(task)) for task, cell in cells.items()]
+        cells = {task: Cell(task, size, method, found_words=found) for task in request.columns()}
+        entries = [request.entry(cell, part=part_of(task), paper=known.get(task)) for task, cell in cells.items()]
         rows.append(Row("", name, tuple(entries)))
     return Exhibit(
         "table7",
         "Results for supervised learning, PET and PET with automatic verbalizer search (PET + AVS) after training on "
         f"{size} examples",
         "roberta-large",
-        tuple(map(title_of, ask.columns())),
+        tuple(map(title_of, request.columns())),
         tuple(rows),
     )
 
 
-def table8(ask: Ask) -> Exhibit:
+def table8(request: TableRequest) -> Exhibit:
     """The words that the verbalizer search finds."""
-    task, size = one_task(ask), one_size(ask, 50)
+    task, size = one_task(request), one_size(request, 50)
     known = paper.TABLE8 if (task, size) == ("yelp", 50) else {}
     cell = Cell(task, size, "words")
     rows = [
-        Row("", label, (ask.entry(cell, measure=f"words {label}", paper=known.get(label)),))
+        Row("", label, (request.entry(cell, measure=f"words {label}", paper=known.get(label)),))
         for label in load_task(SHIPPED[task]).labels
     ]
     return Exhibit(

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozify.reproduce.filled import Filled
 from clozify.reproduce.render import explained, shown, title
+from clozify.reproduce.results import Filled
 
 
 def show_exhibit(console: Console, filled: Filled, files: list[Path]) -> None:

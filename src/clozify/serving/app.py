@@ -26,9 +26,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from clozify import __version__
 from clozify.metrics import softmax
 from clozify.serving.batching import Batcher
-from clozify.serving.held import Held
-from clozify.serving.measures import Measures
-from clozify.serving.page import page
+from clozify.serving.docs_page import page
+from clozify.serving.metrics import Measures
+from clozify.serving.model import Held
 from clozify.serving.requests import Limits, RequestError, RequestForm
 
 STATUSES = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify import hub
+from clozify.utils import libraries
 
 Score = Callable[[Mapping[str, list[str]]], NDArray[np.floating]]
 Part = tuple["Job", int, int]  # a job, and the first and last of its texts that are meant
@@ -84,7 +84,7 @@ class Batcher:
         self._thread.join()
 
     def _work(self) -> None:
-        hub.choose_kernels()  # the number of threads is a thread's own
+        libraries.choose_kernels()  # the number of threads is a thread's own
         while True:
             with self._changed:
                 while not self._jobs and not self._closed:

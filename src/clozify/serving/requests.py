@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from clozify.errors import did_you_mean, listed
-from clozify.task import Task
+from clozify.config.task import Task
+from clozify.errors import did_you_mean, quoted
 
 JSON_TYPES = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
 
@@ -54,9 +54,9 @@ class RequestForm:
             near = did_you_mean(unknown[0], self.keys)
             raise RequestError(422, f"The entry {_quoted(unknown[0])} is not known{near}; send {self.example}.")
         if len(content) != 1:
-            found = listed(content) if content else "nothing"
+            found = quoted(content) if content else "nothing"
             raise RequestError(
-                422, f"The body holds {found}, not exactly one of {listed(self.keys)}; send {self.example}."
+                422, f"The body holds {found}, not exactly one of {quoted(self.keys)}; send {self.example}."
             )
         ((key, value),) = content.items()
         if key == "text":
@@ -84,12 +84,12 @@ class RequestForm:
                 raise RequestError(
                     422,
                     f"'rows[{number}]' has the field {_quoted(unknown[0])}, which the task does not have{near}; its "
-                    f"fields are {listed(self.fields)}.",
+                    f"fields are {quoted(self.fields)}.",
                 )
             for field, texts in columns.items():
                 if field not in row and field not in self.optional:
                     raise RequestError(
-                        422, f"'rows[{number}]' lacks the field '{field}'; the fields are {listed(self.fields)}."
+                        422, f"'rows[{number}]' lacks the field '{field}'; the fields are {quoted(self.fields)}."
                     )
                 texts.append(_text(row.get(field, ""), f"'rows[{number}].{field}'"))
         return columns

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clozify.errors import ServingError
 from clozify.serving.app import Service, make_app
-from clozify.serving.held import Held
+from clozify.serving.model import Held
 from clozify.serving.requests import Limits
 
 TOKEN_VARIABLE = "CLOZIFY_TOKEN"

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from clozify.config.pattern import Pattern
+from clozify.config.task import Task, Verbalizer
 from clozify.errors import TaskError
-from clozify.pattern import Pattern
-from clozify.task import Task, Verbalizer
 
 KEPT = ("description", "optional", "metric", "aliases", "line_breaks")  # what the page does not show, but keeps
 

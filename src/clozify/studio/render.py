@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clozify.report.terminal import percent
 from clozify.studio.draft import split
-from clozify.studio.look import Look, Split
+from clozify.studio.preview import Look, Split
 
 MOST, SHORT = 300, 110  # characters of a row that are shown: by itself, in a table
 
@@ -91,12 +91,12 @@ def answers(look: Look, texts: Sequence[str], truth: NDArray[np.int16]) -> str:
     head = "<th>row</th><th>together</th>" + "".join(f"<th>pattern {place + 1}</th>" for place in look.patterns)
     lines = []
     for row, shown in enumerate(texts):
-        joint, true = int(look.together[row].argmax()), int(truth[row])
-        right = "" if true < 0 else " cz-right" if true == joint else " cz-wrong"
-        known = f'<span class="cz-share">is {escape(look.labels[true])}</span>' if true not in (-1, joint) else ""
+        joint_loss, true = int(look.together[row].argmax()), int(truth[row])
+        right = "" if true < 0 else " cz-right" if true == joint_loss else " cz-wrong"
+        known = f'<span class="cz-share">is {escape(look.labels[true])}</span>' if true not in (-1, joint_loss) else ""
         cells = [f'<td class="cz-answer{right}"><b>{_answer(look, look.together[row])}</b>{known}</td>']
         for shares in look.probabilities[:, row]:
-            odd = " cz-odd" if int(shares.argmax()) != joint else ""
+            odd = " cz-odd" if int(shares.argmax()) != joint_loss else ""
             cells.append(f'<td class="cz-answer{odd}">{_answer(look, shares)}</td>')
         lines.append(f'<tr><td class="cz-text">{text(shown, SHORT)}</td>{"".join(cells)}</tr>')
     return f'<div class="cz-scroll" id="answers"><table><tr>{head}</tr>{"".join(lines)}</table></div>'

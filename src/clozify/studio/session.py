@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.cloze import load_model
-from clozify.data import NO_LABEL, UNLABELED, Rows
-from clozify.errors import ClozifyError, DataError, RunError, listed
-from clozify.files import FORMATS, open_data
-from clozify.memory import rows_of
-from clozify.predict import Finished
-from clozify.recipe import load_recipe
+from clozify.config.recipe import load_recipe
+from clozify.config.task import Task, load_task
+from clozify.data.in_memory import rows_of
+from clozify.data.readers import FORMATS, open_data
+from clozify.data.rows import NO_LABEL, UNLABELED, Rows
+from clozify.errors import ClozifyError, DataError, RunError, quoted
+from clozify.inference.finished_run import FinishedRun
+from clozify.models.cloze import load_model
 from clozify.studio.draft import Draft
-from clozify.studio.look import MAX_LENGTH, Look, Looker
+from clozify.studio.preview import MAX_LENGTH, Look, Looker
 from clozify.studio.runs import Run, runs_of
-from clozify.task import Task, load_task
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -56,7 +56,7 @@ class Session:
         self.lock = threading.RLock()  # a page may ask twice at once; the model answers once at a time
         self._dataset: Dataset | None = None
         self._known: tuple[object, NDArray[np.int16]] | None = None  # the file's own labels, for these names
-        self._finished: dict[tuple[Path, int], Finished] = {}
+        self._finished: dict[tuple[Path, int], FinishedRun] = {}
         self._return()
 
     def _return(self) -> None:
@@ -81,7 +81,7 @@ class Session:
         """Keep a file that a person hands over in the project's folder, and load it."""
         safe = re.sub(r"[^\w.-]+", "_", Path(name.replace("\\", "/")).name).lstrip("._-") or "rows"
         if Path(safe.removesuffix(".gz")).suffix.lower() not in FORMATS:
-            raise DataError(f"The data file '{name}' is of no known kind; use {listed(FORMATS)}, gzipped or not.")
+            raise DataError(f"The data file '{name}' is of no known kind; use {quoted(FORMATS)}, gzipped or not.")
         place = self.folder / "data" / safe
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(content)
@@ -342,11 +342,11 @@ class Session:
         order = np.argsort(-shares)
         return [(finished.task.labels[place], float(shares[place])) for place in order]
 
-    def _open(self, run: Run) -> Finished:
+    def _open(self, run: Run) -> FinishedRun:
         metrics = run.path / "metrics.json"
         key = run.path, metrics.stat().st_mtime_ns if metrics.is_file() else 0
         if key not in self._finished:
-            self._finished = {key: Finished(run.path)}  # one classifier in memory is enough
+            self._finished = {key: FinishedRun(run.path)}  # one classifier in memory is enough
         return self._finished[key]
 
     def close(self) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from clozify.data.readers import FORMATS
 from clozify.errors import ClozifyError
-from clozify.files import FORMATS
 from clozify.studio import render
-from clozify.studio.look import MAX_LENGTH, Look
+from clozify.studio.preview import MAX_LENGTH, Look
 from clozify.studio.runs import Run
 from clozify.studio.session import LABELED, TASK, Session
 

@@ -1,0 +1,1 @@
+"""What users write: patterns, tasks and recipes, as Pydantic models."""

@@ -1,0 +1,248 @@
+"""Opening data: a file, a folder of shards or a hub data set becomes one Arrow table on disk.
+
+In: where the data is. Out: a memory-mapped `datasets.Dataset` with every text column as text, so that a file
+larger than memory works. What goes wrong is said in one sentence: the file, the place in it, what to do.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import glob
+import gzip
+import json
+import sys
+import tempfile
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clozify.errors import DataError, did_you_mean, quoted
+from clozify.utils import libraries
+from clozify.utils.progress import progress
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+SAMPLE = Path(__file__).parents[1] / "builtin" / "debian"
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+}
+
+
+def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: Sequence[str] = ()) -> Dataset:
+    """The rows of a file (CSV, TSV, JSONL, Parquet, gzipped or not), a folder of shards, or `NAME@SPLIT` of the hub.
+
+    `columns` names the columns of CSV and TSV files that have no header; a file whose first line holds all
+    `fields` has one.
+    """
+    path = _builtin(str(source)) if str(source).startswith("builtin:") else Path(source)
+    if path.is_file() or path.is_dir():
+        dataset = _open_local(path, columns, fields)
+    elif _is_hub_name(str(source)):
+        dataset = _open_hub(str(source))
+    else:
+        near = [str(p) for p in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise DataError(
+            f"The data file '{source}' does not exist{did_you_mean(str(path), near)}; "
+            "name a file, a folder of shards, or a hub data set as NAME@SPLIT."
+        )
+    if len(dataset) == 0:
+        raise DataError(f"The data '{source}' has no rows.")
+    return dataset
+
+
+def _load_json_lines(files: Sequence[Path]) -> Dataset:
+    """JSONL line by line, for what Datasets' reader refuses: rows with other keys or types than the first ones'."""
+    from datasets import Dataset, Features, Value
+
+    def lines() -> Iterator[tuple[Path, int, dict[str, Any]]]:
+        for file in files:
+            opener = gzip.open if file.name.lower().endswith(".gz") else open
+            with opener(file, "rt", encoding="utf-8-sig") as text:
+                for number, line in enumerate(text, start=1):
+                    if line.strip():
+                        yield file, number, _json_object(file, number, line)
+
+    keys = list(dict.fromkeys(key for _, _, row in lines() for key in row))
+
+    def rows() -> Iterator[dict[str, str | None]]:
+        for _, _, row in lines():
+            yield {key: _json_text(row.get(key)) for key in keys}
+
+    with tempfile.TemporaryDirectory(prefix="clozify-") as folder:  # mapped files outlive their names
+        features = Features({key: Value("string") for key in keys})
+        return Dataset.from_generator(rows, features=features, cache_dir=folder, fingerprint=uuid.uuid4().hex)
+
+
+def _json_object(file: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"The data file '{file}' cannot be read: line {number} is not JSON ({error.msg}).") from None
+    if not isinstance(row, dict):
+        raise DataError(f"The data file '{file}' cannot be read: line {number} is not a JSON object like the others.")
+    return row
+
+
+def _json_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _builtin(source: str) -> Path:
+    """A part of the sample data that comes with clozify: `builtin:labeled`, `builtin:unlabeled`, `builtin:test`."""
+    parts = {path.name.split(".")[0]: path for path in SAMPLE.glob("*.csv.gz")}
+    name = source.removeprefix("builtin:")
+    if name not in parts:
+        raise DataError(f"There is no sample data '{source}'; there is {quoted(f'builtin:{part}' for part in parts)}.")
+    return parts[name]
+
+
+def _open_local(path: Path, columns: Sequence[str] | None, fields: Sequence[str]) -> Dataset:
+    files = _shards(path)
+    kinds = {_suffix(file) for file in files}
+    if len(kinds) > 1:
+        raise DataError(f"The folder '{path}' mixes {quoted(sorted(kinds))} files; keep one kind in a folder.")
+    kind = kinds.pop()
+    for file in files:
+        if file.stat().st_size == 0:
+            raise DataError(f"The data file '{file}' is empty.")
+        if FORMATS[kind] != "parquet":
+            _check_utf8(file)
+    options = _csv_options(files[0], kind, columns, fields) if FORMATS[kind] == "csv" else {}
+    # A name is a name: Datasets would take [, ] and * in it for a search. It reads absolute paths alone safely.
+    names = [glob.escape(str(file.absolute())) for file in files]
+    try:
+        return _load(str(path), FORMATS[kind], data_files=names, split="train", **options)
+    except DataError:
+        if FORMATS[kind] != "json":
+            raise
+        return _load_json_lines(files)
+
+
+def _shards(path: Path) -> list[Path]:
+    supported = quoted(FORMATS)
+    if path.is_file():
+        if _suffix(path) not in FORMATS:
+            raise DataError(f"The data file '{path}' is of no known kind; use {supported}, gzipped or not.")
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.is_file() and _is_shard(file))
+    if not files:
+        raise DataError(f"The folder '{path}' holds no data files; put {supported} files into it.")
+    return files
+
+
+def _is_shard(path: Path) -> bool:
+    return _suffix(path) in FORMATS and not path.name.startswith((".", "_"))
+
+
+def _suffix(path: Path) -> str:
+    name = path.name.lower().removesuffix(".gz")
+    return Path(name).suffix
+
+
+def _check_utf8(path: Path) -> None:
+    """Decode the whole file once: a stray byte is named with its line instead of surfacing as a parser's error."""
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    line = 1
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    try:
+        with opener(path, "rb") as file, progress(f"reading {path.name}", path.stat().st_size, "bytes") as advance:
+            while block := file.read(1 << 20):
+                try:
+                    decode(block)
+                except UnicodeDecodeError as error:
+                    line += block.count(b"\n", 0, error.start)
+                    raise DataError(
+                        f"The data file '{path}' is not UTF-8 text: line {line} holds the byte "
+                        f"0x{error.object[error.start]:02x}; save the file as UTF-8."
+                    ) from None
+                line += block.count(b"\n")
+                advance(len(block))
+        try:
+            decode(b"", True)
+        except UnicodeDecodeError:
+            raise DataError(
+                f"The data file '{path}' is not UTF-8 text: it ends in the middle of a character; is it whole?"
+            ) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"The data file '{path}' is not a whole gzip file ({error}); compress it again.") from None
+
+
+def _csv_options(path: Path, kind: str, columns: Sequence[str] | None, fields: Sequence[str]) -> dict[str, Any]:
+    import pandas as pd
+    from datasets import Features, Value
+
+    # A TSV file has no quoting: a lone quotation mark would otherwise swallow the lines up to the next one.
+    options: dict[str, Any] = {"keep_default_na": False}
+    options |= {"sep": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {}
+    try:
+        # two lines, since pandas would take the surplus of a first row longer than the header for an index
+        first = pd.read_csv(path, header=None, nrows=2, dtype=str, **options).iloc[0].tolist()
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"The data file '{path}' cannot be read as {kind[1:].upper()}: {str(error).strip()}.") from None
+    if columns is not None and not set(fields) <= set(first):
+        if len(first) != len(columns):
+            raise DataError(
+                f"The data file '{path}' has {len(first)} columns; without a header it should have the "
+                f"{len(columns)} that the task names, {quoted(columns)}, or else a header with {quoted(fields)}."
+            )
+        options |= {"header": None, "column_names": list(columns)}
+        first = list(columns)
+    first = [name or f"Unnamed: {number}" for number, name in enumerate(first)]  # as pandas calls them
+    if len(set(first)) != len(first):
+        twice = sorted({name for name in first if first.count(name) > 1})
+        raise DataError(f"The data file '{path}' has the column {quoted(twice)} twice; rename one.")
+    return options | {"features": Features({name: Value("string") for name in first})}
+
+
+def _is_hub_name(source: str) -> bool:
+    return _suffix(Path(source.partition("@")[0])) not in FORMATS and source.count("/") <= 1 and "\\" not in source
+
+
+def _open_hub(source: str) -> Dataset:
+    name, _, split = source.partition("@")
+    if not split:
+        near = did_you_mean(source, [path.name for path in Path().iterdir()])
+        raise DataError(
+            f"'{source}' is no file here{near}; for a data set of the hub name its split too, as in '{name}@test'."
+        )
+    name, _, config = name.partition(":")
+    if not libraries.reachable():
+        import datasets
+
+        datasets.config.HF_HUB_OFFLINE = True  # use what was fetched before, and do not try for a minute first
+    return _load(source, name, *([config] if config else []), split=split)
+
+
+def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
+    import datasets
+
+    if sys.stderr.isatty():  # its own bars, for what takes longer than a moment
+        datasets.enable_progress_bars()
+    else:
+        datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    try:
+        return datasets.load_dataset(*args, **kwargs)
+    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"The data set '{source}' could not be fetched from the hub ({reason}); check its name and the "
+            "network, or give a local file."
+        ) from None
+    except Exception as error:  # whatever a reader raises, a person sees where and why
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if "corresponds to no data" in str(cause) or "BatchSize must be" in str(cause):
+            raise DataError(f"The data '{source}' has no rows.") from None
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        raise DataError(f"The data '{source}' cannot be read: {reason.rstrip('.')}.") from error

@@ -1,0 +1,139 @@
+"""Processes that Accelerate's launcher has started, which train one model together.
+
+In: pieces of work, in the first process. Out: each one's results in the run's folder, written by the first process. It
+runs the command, and sends each piece to the others, which do the same on their share of the rows (`company.py`). The
+launcher ends all of them when one fails; the run resumes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clozify.errors import ClozifyError
+from clozify.executors.job_queue import sendable
+from clozify.runs.folder import RunFolder
+from clozify.runs.plan import Plan
+from clozify.runs.tracking import Tracking
+from clozify.runs.worker import Executor, Work, WorkerContext
+from clozify.utils.process_group import ProcessGroup, use_group
+
+PATIENCE = timedelta(days=7)  # the others wait as long while the first process works alone
+
+
+def launched() -> int:
+    """How many processes the launcher has started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
+
+
+def is_follower() -> bool:
+    """Whether this is one of the others: it does what the first process sends, and nothing else."""
+    return launched() > 1 and os.environ.get("RANK", "0") != "0"
+
+
+def device_of(devices: str | int) -> str:
+    """What each process works on."""
+    return "cuda" if devices != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _meet(device: str) -> ProcessGroup:
+    from accelerate import PartialState
+
+    state = PartialState(cpu=device == "cpu", timeout=PATIENCE)
+    return ProcessGroup(state.process_index, state.num_processes, str(state.device))
+
+
+def _pass_on(content: Any = None) -> Any:
+    """What the first process says, in every process."""
+    told = [content]
+    torch.distributed.broadcast_object_list(told)
+    return told[0]
+
+
+class Launched(Executor):
+    """The executor of the first process: every piece of work is done by all of them together."""
+
+    workers = 1  # one piece at a time
+
+    def __init__(self, device: str) -> None:
+        self.device, self.sent = device, False
+
+    def __enter__(self) -> Launched:
+        self.current_group = _meet(self.device)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:  # else this process ends, and the launcher ends the others
+            _pass_on(None)
+            torch.distributed.destroy_process_group()
+
+    def __call__(self, bench: WorkerContext, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
+        """Do all of it, one piece after another."""
+        for place, work in enumerate(works):
+            if not self.sent:
+                _pass_on((sendable(bench.plan), bench.folder.ticket()))
+                self.sent = True
+            _pass_on(work)
+            with use_group(self.current_group):
+                said = work.do(bench)
+            yield place, said
+
+
+def follow(devices: str | int) -> None:
+    """The life of the others: take a plan, then one piece of work after another, until there is none."""
+    own = _meet(device_of(devices))
+    begun: tuple[Plan, Callable[[], RunFolder]] | None = _pass_on()
+    if begun is not None:
+        plan, join = begun
+        plan.__dict__["tracking"] = Silent(None)
+        bench = WorkerContext(plan, Beside(join()))
+        while (work := _pass_on()) is not None:
+            try:
+                with use_group(own):
+                    work.do(bench)
+            except ClozifyError:  # the first process meets it too and tells it; the launcher then ends this one
+                time.sleep(60)
+                raise
+    torch.distributed.destroy_process_group()
+
+
+class Silent(Tracking):
+    """No bar and no trackers: the first process has them."""
+
+    @contextmanager
+    def training(self, name: str, steps: int) -> Iterator[Callable[[int, float], None]]:  # noqa: ARG002
+        """Tell nobody."""
+        yield lambda step, loss: None
+
+
+class Beside(RunFolder):
+    """The run's folder for a process that reads in it but leaves no results: the first process writes them."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder, self.path, self.address, self.written = folder, folder.path, folder.address, []
+
+    def job(self, kind: str, key: str) -> Path:
+        """Where a job's results are."""
+        return self.folder.job(kind, key)
+
+    @contextmanager
+    def writing(self, kind: str, key: str) -> Iterator[Path]:
+        """A folder that is thrown away; but a large pile's tokens are written by whoever comes first."""
+        if kind == "tokens":
+            with self.folder.writing(kind, key) as beside:
+                yield beside
+            return
+        scratch = Path(tempfile.mkdtemp(prefix="clozify-"))
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)

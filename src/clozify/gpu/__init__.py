@@ -1,0 +1,1 @@
+"""Everything that is only about CUDA: packing, graphs, fused kernels."""

@@ -1,0 +1,1 @@
+"""The paper, one module a step: tensors and rows in, results out; no files and no processes."""

@@ -1,0 +1,1 @@
+"""The masked LM that answers cloze questions, and the final classifier."""

@@ -1,0 +1,75 @@
+"""The pile's soft labels (section 3.3, step 2), for people and for distillation.
+
+In: members that have scored the pile, and their weights. Out: `labels.parquet`, every unlabelled row's id, label and
+probabilities; and the same numbers as an array that distillation maps. Both are written a stretch at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozify.data.rows import Rows
+from clozify.methods.ensemble import Ensemble, soft_labels
+from clozify.runs.folder import RunFolder, hash_key
+from clozify.runs.worker import WorkerContext
+from clozify.utils.npy import npy_writer, open_npy
+
+ROW_GROUP = 131_072  # rows of a part of labels.parquet
+
+
+@dataclass(frozen=True)
+class SoftLabels:
+    """Where soft labels are in a run's folder, and a hash of them."""
+
+    key: str
+    digest: str
+
+    def load(self, folder: RunFolder) -> NDArray[np.float32]:
+        """The numbers, (rows, labels), on the disk."""
+        return open_npy(folder.job("soft", self.key) / "soft.npy")
+
+
+def write_soft_labels(bench: WorkerContext, members: Sequence[dict[str, Any]], weights: Sequence[float]) -> SoftLabels:
+    """Combine the members' scores of the pile; every row's soft label is joined to its id."""
+    import pyarrow.parquet as pq
+
+    plan, folder = bench.plan, bench.folder
+    assert plan.unlabeled is not None
+    temperature = plan.recipe.distill.temperature
+    names = [member["folder"].name for member in members]
+    key = hash_key(step="soft labels", members=names, weights=list(weights), temperature=temperature)
+    scores = Ensemble([open_npy(member["folder"] / "pile.npy") for member in members], weights)
+    digest, labels = hashlib.sha256(), plan.task.labels
+    table_beside = folder.path / ".labels.parquet.part"
+    writer = None
+    with (
+        folder.writing("soft", key) as beside,
+        npy_writer(beside / "soft.npy", np.float32, len(labels)) as append,
+    ):
+        for start, part in scores.chunks(ROW_GROUP):
+            soft = soft_labels(part, temperature)
+            append(soft)
+            digest.update(soft.tobytes())
+            table = _table(plan.unlabeled, start, soft)
+            writer = writer or pq.ParquetWriter(table_beside, table.schema)
+            writer.write_table(table)
+    if writer is not None:
+        writer.close()
+        table_beside.replace(folder.path / "labels.parquet")
+    return SoftLabels(key, digest.hexdigest())
+
+
+def _table(rows: Rows, start: int, soft: NDArray[np.float32]) -> Any:
+    import pyarrow as pa
+
+    labels = rows.task.labels
+    columns: dict[str, Any] = {"id": rows.id_column(start, start + len(soft))}
+    columns["label"] = pa.array(labels).take(pa.array(soft.argmax(axis=-1)))
+    columns |= {f"probability_{label}": pa.array(soft[:, n]) for n, label in enumerate(labels)}
+    return pa.table(columns)

@@ -1,0 +1,96 @@
+"""The pile in tokens: in memory where it is small, in the run's folder where it is not.
+
+In: a run's bench, a tokenizer and the columns that are read. Out: every row's ids, tokenised once for all members, or
+for all classifiers. The files of a large pile are written a stretch at a time and mapped by every process that works
+on the run. They are a cache: a run that was stopped finds them again, and one that is done drops them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from clozify.data.rows import Rows
+from clozify.prompts.encode import Column
+from clozify.prompts.tokenizer import PromptTokenizer, Ragged
+from clozify.runs.folder import CACHES, RunFolder, hash_key
+from clozify.runs.worker import WorkerContext
+from clozify.utils.npy import npy_writer, open_npy
+
+IN_MEMORY = 100_000  # rows; the tokens of more are on the disk
+
+
+def is_small(rows: Rows) -> bool:
+    """Whether rows are kept in memory as tokens."""
+    return len(rows) <= IN_MEMORY
+
+
+def keep_pile(bench: WorkerContext) -> dict[Column, Ragged]:
+    """The pile as the task's patterns read it, for as long as the bench's questions are asked."""
+    plan, questions, model = bench.plan, bench.questions, bench.model
+    assert plan.unlabeled is not None
+    if is_small(plan.unlabeled):
+        return questions.keep(model, plan.unlabeled)
+    if (known := questions.kept(plan.unlabeled)) is not None:
+        return known
+    found = pile_tokens(bench, model.tokens, plan.model, questions.columns)
+    return questions.hold(plan.unlabeled, found)
+
+
+def keep_few(bench: WorkerContext, rows: Rows) -> None:
+    """Tokenise other rows once too, unless there are many: these are tokenised whenever they are scored."""
+    if is_small(rows):
+        bench.questions.keep(bench.model, rows)
+
+
+def pile_tokens(
+    bench: WorkerContext, tokens: PromptTokenizer, model: str, columns: Sequence[Column]
+) -> dict[Column, Ragged]:
+    """The pile's ids in each column, mapped from the run's folder, where whoever comes first writes them."""
+    return {column: _on_disk(bench, tokens, model, column) for column in dict.fromkeys(columns)}
+
+
+def _on_disk(bench: WorkerContext, tokens: PromptTokenizer, model: str, column: Column) -> Ragged:
+    plan, folder = bench.plan, bench.folder
+    assert plan.unlabeled is not None
+    key = hash_key(
+        step="tokens",
+        texts=plan.unlabeled.digest,
+        tokenizer=plan.model_key(model),
+        column=[column.slot.field, column.slot.filter, column.context],
+    )
+    place = folder.job("tokens", key)
+    with _alone(place):
+        if not place.exists():
+            with folder.writing("tokens", key) as beside:
+                _write(plan.unlabeled, tokens, column, beside)
+    return Ragged(open_npy(place / "ids.npy"), open_npy(place / "starts.npy"))
+
+
+def _write(rows: Rows, tokens: PromptTokenizer, column: Column, folder: Path) -> None:
+    with npy_writer(folder / "ids.npy", np.int32) as add_ids, npy_writer(folder / "starts.npy", np.int64) as add_starts:
+        total = np.zeros(1, dtype=np.int64)
+        add_starts(total)
+        for start, stop in rows.chunks():
+            ragged = column.tokenize(tokens, rows.texts(column.slot.field, start, stop))
+            add_ids(ragged.ids)
+            add_starts(total + ragged.starts[1:])
+            total += ragged.starts[-1]
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """One process at a time: the others wait here while the first writes, and then find what it wrote."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.with_name(f".{place.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def drop_caches(folder: RunFolder) -> None:
+    """Take away what only a run that is still at work needs."""
+    folder.remove(*CACHES)

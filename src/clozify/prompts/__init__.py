@@ -1,0 +1,1 @@
+"""Rows and patterns to token ids, labels to token ids."""

@@ -1,1 +1,0 @@
-"""The paper's steps, one module each; every module exports one function of its own name."""

@@ -1,0 +1,1 @@
+"""Small helpers: progress bars, npy arrays, process groups, library settings."""

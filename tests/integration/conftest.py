@@ -1,0 +1,52 @@
+"""A small task, its rows, and a run of it with a tiny model."""
+
+import pandas as pd
+import pytest
+
+from clozify.pipeline.train import train
+
+TASK = """
+name = "stars"
+fields = ["text"]
+patterns = ["It was {mask}. {text}", "Just {mask}! || {text}"]
+[labels]
+1 = "bad"
+2 = "great"
+"""
+SETTINGS = [
+    "repetitions=2",
+    "finetune.max_steps=6",
+    "finetune_without_lm.max_steps=6",
+    "distill.max_steps=6",
+    "supervised.max_steps=6",
+    "max_seq_length=40",
+]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A task, ten labelled rows, a pile and test rows, all different."""
+    (tmp_path / "task.toml").write_text(TASK)
+    words = ["a fine game", "a slow tool", "mail for all", "fonts and more", "the music player", "data base"]
+    rows = [(1 + n % 2, f"{words[n % 6]} number {n}") for n in range(100)]
+    frame = pd.DataFrame(rows, columns=["label", "text"])
+    frame[:10].to_csv(tmp_path / "labeled.csv", index=False)
+    frame[["text"]][10:60].to_csv(tmp_path / "pile.csv", index=False)
+    frame[60:].to_csv(tmp_path / "test.csv", index=False)
+    return tmp_path
+
+
+@pytest.fixture
+def run(files, tiny_folder):
+    def start(output="run", **changes):
+        given = {
+            "task": files / "task.toml",
+            "labeled": files / "labeled.csv",
+            "unlabeled": files / "pile.csv",
+            "test": files / "test.csv",
+            "model": str(tiny_folder("bert")),
+            "settings": SETTINGS,
+        }
+        return train(output=files / output, **(given | changes))
+
+    return start

@@ -1,0 +1,128 @@
+"""Exports to ONNX: the same answers from the same commands, and none where they would differ."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from clozify.errors import ClozifyError
+from clozify.inference import export as module
+from clozify.inference.export import export
+from clozify.inference.finished_run import evaluate, predict
+from clozify.serving.model import Held
+from tests.integration.conftest import TASK
+from tests.integration.serving import post, running, save_classifier
+
+ROWS = "text,label\n" + "".join(f"{word} number {n},{1 + n % 2}\n" for n in range(9) for word in ("game", "a mail" * n))
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    (folder / "rows.csv").write_text(ROWS)
+    save_classifier(tiny_folder("bert"), TASK, folder / "classifier")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(folder):
+    """Written once, by the function behind the command."""
+    found = export(folder / "classifier", folder / "onnx", data=folder / "rows.csv")
+    return folder / "onnx", found
+
+
+@pytest.fixture
+def written(exported, monkeypatch):
+    """The graph that is written already stands in for a new one, which takes PyTorch many seconds."""
+
+    def copy(classifier, source, folder):
+        for file in exported[0].iterdir():
+            shutil.copy(file, folder)
+        (folder / module.EXPORT_FILE).unlink()
+
+    monkeypatch.setattr(module, "_write_folder", copy)
+
+
+def test_an_export_answers_as_the_classifier_does(exported, folder):
+    """Rows of other numbers and lengths than the graph was made with must do as well."""
+    place, found = exported
+    assert found["agreement"] == 1
+    assert found["largest_difference"] < 1e-5
+    assert json.loads((place / "export.json").read_text()) == found
+    for rows in (ROWS, "text\nx\n", "text\n" + "utility for data. " * 30 + "\n"):
+        (folder / "other.csv").write_text(rows)
+        _, before = predict(folder / "classifier", folder / "other.csv")
+        _, after = predict(place, folder / "other.csv")
+        assert np.allclose(before, after, atol=1e-5)
+    both = [evaluate(where, folder / "rows.csv")["accuracy"] for where in (folder / "classifier", place)]
+    assert both[0] == both[1] == found["accuracy"]["onnx"]
+
+
+def test_an_export_holds_all_that_it_needs_and_no_weights_of_pytorch(exported):
+    assert {path.name for path in exported[0].iterdir()} == {
+        "model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json", "task.toml", "export.json",
+    }  # fmt: skip
+
+
+def test_the_graph_takes_any_number_of_rows_of_any_length(exported):
+    model = Held(exported[0])._classifier.model
+    assert [given.shape for given in model.session.get_inputs()] == [["batch", "sequence"]] * 3
+
+
+def test_an_export_is_served(exported, folder):
+    with running(Held(exported[0])) as server:
+        found = post(server.port, {"text": "game number 3"})[1]["predictions"][0]
+        assert post(server.port, path="/health")[1]["model"] == "a classifier in ONNX"
+    (folder / "one.csv").write_text("text\ngame number 3\n")
+    _, right = predict(folder / "classifier", folder / "one.csv")
+    assert list(found["probabilities"].values()) == pytest.approx(right[0].tolist(), abs=1e-5)
+
+
+def test_eight_bits_are_smaller_and_their_agreement_is_told(written, folder, monkeypatch, capsys):
+    from clozify import cli
+
+    command = ["clozify", "export", str(folder / "classifier"), "--int8", "--data", str(folder / "rows.csv")]
+    monkeypatch.setattr(sys, "argv", [*command, "--agreement", "0.5", "--json"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    found = json.loads(capsys.readouterr().out)
+    assert 0.5 <= found["agreement"] <= 1
+    assert 0 < found["largest_difference"] < 0.2
+    small = folder / "classifier" / "onnx-int8" / "model.onnx"
+    assert small.stat().st_size < 0.8 * (folder / "onnx" / "model.onnx").stat().st_size
+
+
+def test_an_export_that_answers_otherwise_is_refused_and_nothing_is_left(written, folder, monkeypatch):
+    """A graph that is quietly wrong is worse than none."""
+    honest = module.compare
+
+    def off(*given):
+        return honest(*given) | {"agreement": 0.9}
+
+    monkeypatch.setattr(module, "compare", off)
+    for int8 in (False, True):
+        with pytest.raises(ClozifyError, match="nothing was written"):
+            export(folder / "classifier", folder / "wrong", int8, folder / "rows.csv")
+    assert not [path.name for path in folder.iterdir() if "wrong" in path.name]
+
+
+def test_what_cannot_be_exported_is_told_in_a_sentence(exported, folder, tmp_path, monkeypatch):
+    with pytest.raises(ClozifyError, match="name some with --data"):
+        export(folder / "classifier", tmp_path / "a", int8=True)
+    with pytest.raises(ClozifyError, match="an export already"):
+        export(exported[0], tmp_path / "a")
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(ClozifyError, match="something else"):
+        export(folder / "classifier", tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ClozifyError, match=r"pip install 'clozify\[onnx\]'"):
+        export(folder / "classifier", tmp_path / "a")
+    (tmp_path / "broken").mkdir()
+    for file in exported[0].iterdir():
+        shutil.copy(file, tmp_path / "broken")
+    (tmp_path / "broken" / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(ClozifyError, match="cannot be loaded"):
+        Held(tmp_path / "broken")

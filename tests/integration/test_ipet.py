@@ -1,0 +1,112 @@
+"""iPET as a person starts it, with a tiny model: generations, without labelled rows, resumed, cut short."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from clozify.errors import ClozifyError
+from tests.integration.conftest import SETTINGS, TASK
+from tests.integration.test_train import scores
+
+IPET = [*SETTINGS, "ipet.d=2", "ipet.enough=35"]  # 10, 20, 40 rows
+
+
+def test_generations_grow_by_d_and_each_is_told(run):
+    metrics = run(method="ipet", settings=IPET)
+    assert [told["generation"] for told in metrics["generations"]] == [0, 1, 2]
+    assert [told["training_rows"] for told in metrics["generations"]] == [10, 20, 40]
+    for told in metrics["generations"][1:]:
+        assert 0 <= told["agreement"] <= 1
+        assert 0 < told["certainty_of_drawn"] <= 1
+        assert told["drawn"]["1"] == told["drawn"]["2"]  # the ratio of T
+        assert 0 <= told["min"] <= told["accuracy"] <= told["max"] <= 1
+    assert {"members", "ensemble", "classifier"} <= set(metrics)
+
+
+def test_without_labelled_rows_the_untrained_pairs_are_the_first_generation(run, files):
+    settings = [*SETTINGS, "ipet.d=2", "ipet.generations=2", "ipet.zero_shot_examples=5"]
+    metrics = run(method="ipet", labeled=None, settings=settings)
+    assert [told["training_rows"] for told in metrics["generations"]] == [0, 5, 10]
+    assert metrics["generations"][1]["drawn"] == {"1": 3.0, "2": 2.0}
+    weights = {member["weight"] for member in json.loads((files / "run" / "ensemble.json").read_text())["weights"]}
+    assert weights == {1.0}
+    untrained = list((files / "run" / "untrained").glob("*/pile.npy"))
+    assert len(untrained) == 2  # a pair is scored once, whatever the seeds
+
+
+def test_without_labelled_rows_and_generations_the_untrained_pairs_label_the_pile(run):
+    metrics = run(method="ipet", labeled=None, settings=[*SETTINGS, "ipet.generations=0"])
+    assert metrics["ensemble"]["accuracy"] >= 0
+    assert metrics["generations"][0]["accuracy"] == pytest.approx(metrics["unsupervised"]["accuracy"])
+    with pytest.raises(ClozifyError, match="nothing is trained"):
+        run("other", method="ipet", labeled=None, settings=[*SETTINGS, "ipet.generations=0", "distillation=false"])
+
+
+def test_enough_labelled_rows_make_ipet_pet(run):
+    lines = []
+    metrics = run(method="ipet", settings=[*SETTINGS, "ipet.enough=10"], say=lines.append)
+    assert len(metrics["generations"]) == 1
+    again = []
+    run(method="pet", say=again.append)
+    assert sum("already there" in line for line in again) == 6  # members and classifiers
+
+
+def test_one_pattern_with_one_seed_teaches_itself(run, files):
+    """The authors' code has no teacher then, and fails."""
+    (files / "task.toml").write_text(TASK.replace(', "Just {mask}! || {text}"', ""))
+    metrics = run(method="ipet", settings=[*IPET, "repetitions=1"])
+    assert len(metrics["generations"]) == 3
+
+
+def test_a_pile_that_is_too_small_caps_the_sets_and_says_so(run):
+    metrics = run(method="ipet", settings=[*SETTINGS, "ipet.generations=2"])  # 250 rows wanted, 50 there
+    assert metrics["generations"][-1]["training_rows"] == 60
+    assert any("too few for generation 2" in warning for warning in metrics["warnings"])
+
+
+def test_skipped_generations_let_the_first_label_for_the_last(run):
+    metrics = run(method="ipet", settings=[*IPET, "ipet.skip_generations=true", "ipet.enough=80"])
+    assert [told["generation"] for told in metrics["generations"]] == [0, 1, 3]
+
+
+def test_without_distillation_the_last_generation_is_the_result(run, files):
+    from clozify.inference.finished_run import evaluate
+
+    metrics = run(method="ipet", settings=[*IPET, "distillation=false"])
+    assert "classifier" not in metrics
+    assert evaluate(files / "run", files / "test.csv")["confusion"] == metrics["ensemble"]["confusion"]
+
+
+def test_what_ipet_needs_is_said_before_anything_is_spent(run, files):
+    with pytest.raises(ClozifyError, match="'ipet' needs a pile"):
+        run(method="ipet", unlabeled=None)
+    with pytest.raises(ClozifyError, match="'pet' needs labelled rows .* there is ipet"):
+        run(labeled=None)
+    assert not (files / "run").exists()
+
+
+def test_a_generation_that_was_killed_goes_on_with_the_same_draws(run, files, tiny_folder):
+    run("whole", method="ipet", settings=IPET)
+    command = "-m clozify train task.toml --labeled labeled.csv --unlabeled pile.csv --test test.csv --method ipet"
+    command += f" --output killed --model {tiny_folder('bert')}" + "".join(f" --set {setting}" for setting in IPET)
+    killed = files / "killed"
+    process = subprocess.Popen([sys.executable, *command.split()], cwd=files, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while len([p for p in killed.glob("members/*") if not p.name.startswith(".")]) < 6:  # half-way in generation 1
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = subprocess.run([sys.executable, *command.split()], cwd=files, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    first, second = scores(files / "whole"), scores(killed)
+    assert first.keys() == second.keys()
+    other = [name for name in first if not np.array_equal(first[name], second[name])]
+    assert not other, [(name, np.abs(first[name] - second[name]).max()) for name in other]

@@ -1,0 +1,309 @@
+"""Members trained on a real Ray cluster: the same run as with one process, whoever dies on the way."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import psutil
+import pytest
+
+from clozify import __version__
+from clozify.errors import ClozifyError, RunError
+from clozify.executors.ray import Ray, Share, Worker, share_of
+from clozify.runs.folder import RunFolder
+from clozify.runs.worker import WorkerContext
+from tests.integration.conftest import SETTINGS
+from tests.integration.test_processes import Mendable, one_thread  # noqa: F401
+from tests.integration.test_shards import large_pile, once_trained, run_to
+from tests.integration.test_train import scores
+
+ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'clozify[ray]'")
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """The address of a bucket of a local S3 server, or None where the packages for it are not installed."""
+    if not all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask")):
+        yield None
+        return
+    import fsspec
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    own = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    own |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in own.items():
+            patch.setenv(name, value)  # the cluster's processes have them too
+        fsspec.filesystem("s3").mkdir("clozify-test")
+        yield "s3://clozify-test"
+    server.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(bucket):
+    """One cluster for all tests: two CPUs, so two workers at a time, each a process of its own."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+def at_work() -> list[psutil.Process]:
+    """The workers that are doing a piece of work now: Ray writes it into the process's title."""
+    found = []
+    for process in psutil.Process().children(recursive=True):  # Ray's own processes are ours
+        with suppress(psutil.NoSuchProcess, IndexError):
+            if process.cmdline()[0].startswith("ray::Worker.do"):
+                found.append(process)
+    return found
+
+
+def test_a_cluster_leaves_the_same_run_as_one_process_though_a_worker_is_killed(run, files):
+    """A member that depends on where it was trained, or is lost with its worker, changes the ensemble silently."""
+    lines: list[str] = []
+    killed = []
+
+    def kill_one():
+        while not killed:
+            for process in at_work()[:1]:
+                process.kill()
+                killed.append(process.pid)
+            time.sleep(0.02)
+
+    more = {"method": "ipet", "settings": [*SETTINGS, "ipet.generations=1", "finetune.max_steps=3"]}
+    alone = run("alone", **more)
+    threading.Thread(target=kill_one, daemon=True).start()
+    assert run("shared", executor="ray", at_once=2, say=lines.append, **more) == alone
+    assert killed
+    assert any("failed: its worker died (1 of 3 tries)" in line for line in lines)
+    one, other = scores(files / "alone"), scores(files / "shared")
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert (files / "shared" / "classifier" / "config.json").exists()
+    logs = [log.read_text() for log in (files / "shared" / "workers").iterdir()]
+    assert len(logs) == 1
+    assert f"Worker PID: {killed[0]}" in logs[0] or f"pid: {killed[0]}" in logs[0]
+
+
+def test_a_large_pile_is_labelled_in_shards_and_one_whose_worker_is_killed_is_done_again_alone(run, files):
+    """A shard that is lost, or joined in the wrong place, gives thousands of rows another row's label."""
+    lines: list[str] = []
+    killed = []
+
+    def kill_one():
+        while not killed:
+            for process in at_work()[:1]:
+                process.kill()
+                killed.append(process.pid)
+
+    settings = large_pile(files)
+    alone = run("alone", settings=settings)
+    hear = once_trained(lines, 2, kill_one)
+    shared = run("shared", executor="ray", at_once=2, say=hear, settings=[*settings, "shard_rows=1000"])
+    failed = [line for line in lines if "failed" in line]
+    assert len(failed) == 1
+    assert "  failed: its worker died (1 of 3 tries)" in failed[0]
+    assert "  rows " in failed[0]
+    assert sum("labelled in" in line for line in lines) == 16
+    assert sum("steps/s" in line for line in lines) == 2  # nobody trained anew
+    assert shared["members"] == alone["members"]
+    one, other = scores(files / "alone"), scores(files / "shared")
+    members = [name for name in one if name.startswith("members/")]
+    assert len(members) == 4
+    for name in members:  # other batches, so other last bits
+        np.testing.assert_allclose(other[name], one[name], rtol=1e-5, atol=1e-5)
+    assert not [name for name in ("shards", "trained", "weights") if (files / "shared" / name).exists()]
+
+
+@pytest.mark.slow
+def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monkeypatch, capsys):
+    """The promise itself, with the built-in model and the command that people give."""
+    import pandas as pd
+
+    from clozify import cli
+    from clozify.config.task import load_task
+    from clozify.data.readers import SAMPLE
+
+    for name, every in (("unlabeled", 200), ("test", 50)):
+        pd.read_csv(SAMPLE / f"{name}.csv.gz")[::every].to_csv(files / f"{name}.csv", index=False)
+    task = load_task("debian")
+    task.changed(patterns=task.patterns[:2]).save(files / "debian.toml")
+    command = ["clozify", "train", str(files / "debian.toml"), "--labeled", "builtin:labeled", "--examples", "14"]
+    command += ["--unlabeled", str(files / "unlabeled.csv"), "--test", str(files / "test.csv"), "--recipe", "quick"]
+    command += ["--json", "--quiet"]
+    for setting in ("repetitions=1", "finetune.max_steps=1", "distill.max_steps=1", "max_seq_length=48"):
+        command += ["--set", setting]
+    told = []
+    for place, more in (("here", []), ("there", ["--executor", "ray", "--at-once", "2"])):
+        monkeypatch.setattr(sys, "argv", [*command, "--output", str(files / place), *more])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert not end.value.code
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    one, other = scores(files / "here"), scores(files / "there")
+    assert one.keys() == other.keys()
+    assert len(one) == 5  # two members with pile and test rows, one classifier
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def bench(files, tiny_folder):
+    from clozify.pipeline.train import prepare
+
+    plan = prepare(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert")), device="cpu")
+    with RunFolder(files / "run") as folder:
+        yield WorkerContext(plan, folder)
+
+
+class Doomed:
+    """Work that ends its process the first time, and fails in its own way from then on."""
+
+    name = "member 1/1"
+
+    def do(self, bench):
+        if not (bench.folder.path / "tried").exists():
+            (bench.folder.path / "tried").touch()
+            os._exit(3)
+        raise ValueError("no luck")
+
+
+def test_work_that_fails_three_times_stops_the_run_with_its_log(bench):
+    said: list[str] = []
+    bench.plan.say = said.append
+    with Ray(at_once=1) as cluster, pytest.raises(RunError) as error:
+        list(cluster(bench, [Doomed()]))
+    reasons = ["its worker died", "ValueError: no luck", "ValueError: no luck"]
+    assert said == [f"member 1/1  failed: {reason} ({n} of 3 tries)" for n, reason in enumerate(reasons, start=1)]
+    log = bench.folder.path / "workers" / "0.txt"
+    assert f"failed 3 times, at last with: ValueError: no luck; see {log}" in str(error.value)
+    assert "The actor died" in log.read_text()
+    assert log.read_text().count("Traceback") == 2
+    assert not at_work()
+
+
+def test_what_the_user_can_mend_is_said_at_once(bench):
+    """Tried three times, a wrong learning rate would cost three trainings."""
+    said: list[str] = []
+    bench.plan.say = said.append
+    with Ray(at_once=1) as cluster, pytest.raises(ClozifyError, match="The loss is nan"):
+        list(cluster(bench, [Mendable()]))
+    assert not said
+
+
+def test_trackers_hear_of_steps_that_workers_take(run, files):
+    """A tracker without the members' losses looks as if nothing was trained."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    lines: list[str] = []
+    more = {"method": "supervised", "unlabeled": None, "trackers": ["tensorboard"], "say": lines.append}
+    run(executor="ray", at_once="auto", **more)  # one worker of the cluster measures what a model takes
+    assert [line for line in lines if line.startswith("at once: 1 on each machine; one takes 0.")]
+    events = {path.parent for path in (files / "run" / "trackers").rglob("events.out.tfevents.*")}
+    tags = [tag for place in events for tag in EventAccumulator(str(place)).Reload().Tags()["scalars"]]
+    assert len([tag for tag in tags if tag.endswith("/loss")]) == 2  # one a training
+
+
+def test_a_machine_that_does_not_see_the_folder_or_has_another_version_is_named(bench):
+    """It would write its results to a disk that nobody reads."""
+    worker = Worker(bench.plan, bench.folder.ticket(elsewhere=True), "workers/.sign", 1)
+    reason = worker.ready(__version__)
+    assert "does not see the run's folder" in (reason or "")
+    found, _ = Ray()._heard(ray.put(reason))
+    assert isinstance(found.error, RunError)
+    assert "not 0.0.1; install the same" in (worker.ready("0.0.1") or "")
+    (bench.folder.path / "workers").mkdir()
+    (bench.folder.path / "workers" / ".sign").touch()
+    assert worker.ready(__version__) is None
+
+
+def test_rows_travel_with_their_text_ids_and_labels(files):
+    """A path to this machine's cache is of no use on another one."""
+    import pickle
+
+    from clozify.executors.parcel import packed, unpacked
+
+    from clozify.config.task import load_task
+    from clozify.data.rows import read_rows
+
+    rows = read_rows(files / "test.csv", load_task(files / "task.toml")).select([3, 5, 30])
+    assert rows.labels.tolist()
+    parcel = pickle.dumps(packed(rows))
+    assert b".arrow" not in parcel
+    again = unpacked(pickle.loads(parcel))
+    assert again.texts("text") == rows.texts("text")
+    assert again.ids() == rows.ids() == [3, 5, 30]
+    assert again.labels.tolist() == rows.labels.tolist()
+    assert again.select([1]).ids() == [5]
+
+
+def test_a_cluster_is_shared_out_by_gpus_or_by_machines():
+    two = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 4.0}, {}]
+    assert share_of(two, at_once=2) == Share(workers=16, gpus=0.5, cpus=0, threads=1)
+    assert share_of(two, "2") == Share(workers=2, gpus=1, cpus=0, threads=2)
+    assert share_of(two, "cpu", 3) == Share(workers=6, gpus=0, cpus=8 / 3, threads=2)
+    assert share_of([{"CPU": 2.0}], at_once=4) == Share(workers=4, gpus=0, cpus=0.5, threads=1)
+    for devices, sentence in (("9", "the cluster has 8"), ("all", "is 'all'"), ("0", "is '0'")):
+        with pytest.raises(RunError, match=sentence):
+            share_of(two, devices)
+    with pytest.raises(RunError, match="neither a GPU nor a CPU"):
+        share_of([{}])
+
+
+def test_an_executor_or_an_address_that_makes_no_sense_is_refused(run, files):
+    for asked, sentence in (
+        ({"executor": "rai"}, "did you mean 'ray'"),
+        ({"address": "auto"}, "ask for --executor ray too"),
+        ({"executor": "ray", "address": "ray://head:10001"}, "on a machine of the cluster"),
+    ):
+        with pytest.raises(RunError, match=sentence):
+            run(**asked)
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_a_run_in_a_store_that_is_killed_goes_on_and_its_classifier_predicts(run, files, cluster, bucket, kind):
+    """Half a member in the store would count as one; a run that only its own machine can read is lost with it."""
+    if kind == "s3" and bucket is None:
+        pytest.skip("s3fs and moto are not installed: pip install s3fs 'moto[server]'")
+    from clozify.inference.finished_run import evaluate, predict
+    from clozify.runs.object_store import Store
+
+    address = f"{bucket}/runs/one" if kind == "s3" else f"file://{files}/store/one"
+    alone = run("alone")
+    asked = ["clozify", "train", files / "task.toml", "--labeled", files / "labeled.csv", "--output", address]
+    asked += ["--unlabeled", files / "pile.csv", "--test", files / "test.csv", "--model", alone["model"]]
+    asked += [word for setting in SETTINGS for word in ("--set", setting)]
+    asked += ["--executor", "ray", "--address", cluster, "--at-once", "2"]  # so one thread each, as alone
+    code = "import sys; from clozify.cli import main; sys.argv = sys.argv[1:]; main()"
+    process = subprocess.Popen([sys.executable, "-c", code, *map(str, asked)])
+    store, whole = Store(address), []
+    until = time.monotonic() + 150
+    while not whole and time.monotonic() < until:
+        whole = [name for name in store.names() if name.startswith("members/") and name.endswith("/whole.json")]
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert whole
+    lines: list[str] = []
+    metrics = run_to(run, address, lines, executor="ray", at_once=2)
+    assert metrics == alone
+    assert sum("already there" in line for line in lines) >= 1
+    assert sum("already there" in line for line in lines) < 6
+    assert lines[-1].endswith(f"the run is in {address}")
+    for name, expected in scores(files / "alone").items():
+        (files / "one.npy").write_bytes(store.read(name) or b"")
+        assert np.array_equal(np.load(files / "one.npy"), expected)
+    assert not [name for name in store.names() if name.startswith("lock") or name.endswith(".part")]
+    assert {"run.json", "metrics.json", "ensemble.json", "labels.parquet", "log.txt"} <= set(store.names())
+    _, one = predict(address, files / "test.csv")
+    _, other = predict(files / "alone", files / "test.csv")
+    assert np.array_equal(one, other)
+    assert evaluate(f"{address}/classifier", files / "test.csv")["rows"] == 40

@@ -1,0 +1,239 @@
+"""Reports, suggestions and cards of real runs with a tiny model, and the page in a real browser."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from clozify.errors import ClozifyError
+from clozify.inference.suggest import suggest
+from clozify.pipeline.train import prepare, train
+from clozify.report.write import write_report
+from clozify.utils import libraries
+from tests.integration.conftest import SETTINGS, TASK
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+EVIL = "<script>alert(1)</script> is no program"
+HEBREW = "שלום עולם, תוכנה טובה"
+QUICK = [*SETTINGS, "repetitions=1", "finetune_without_lm.max_steps=2", "distill.max_steps=2", "supervised.max_steps=2"]
+QUICK += ["language_modeling=false", "uda.max_steps=2", "mixtext.max_steps=2", "augment.method=rewriting"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tiny_folder):
+    """A task, its files with odd texts in the pile, and a supervised and a PET run in one folder."""
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "task.toml").write_text(TASK)
+    frame = pd.DataFrame([(1 + n % 2, f"{'fine game' if n % 3 else 'slow tool'} number {n}") for n in range(40)])
+    frame.columns = ["label", "text"]
+    frame[:6].to_csv(folder / "labeled.csv", index=False)
+    pile = [EVIL, HEBREW, *frame["text"][6:24]]
+    pd.DataFrame({"text": pile}).to_csv(folder / "pile.csv", index=False)
+    frame[24:].to_csv(folder / "test.csv", index=False)
+    given = asked(folder, tiny_folder)
+    train(output=folder / "run", **(given | {"method": "supervised"}))
+    train(output=folder / "run", **given)
+    return folder
+
+
+def asked(folder, tiny_folder, **changes):
+    return {
+        "task": folder / "task.toml",
+        "labeled": folder / "labeled.csv",
+        "unlabeled": folder / "pile.csv",
+        "test": folder / "test.csv",
+        "model": str(tiny_folder("bert")),
+        "settings": QUICK,
+    } | changes
+
+
+def command(monkeypatch, capsys, *words):
+    from clozify import cli
+
+    monkeypatch.setattr(sys, "argv", ["clozify", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    shown = capsys.readouterr()
+    assert not end.value.code, shown.err
+    return shown.out
+
+
+def test_a_run_ends_with_its_report_and_the_baseline_of_the_same_folder_beside(place):
+    page = (place / "run" / "report.html").read_text()
+    for part in ("task", "numbers", "patterns", "agreement", "soft-labels", "confusion", "next", "costs"):
+        assert f'id="{part}"' in page
+    assert "beside it: supervised training" in page
+    assert "<script" not in page
+
+
+def test_the_report_can_be_written_again_with_the_rows_read_anew(place, monkeypatch, capsys):
+    found = json.loads(command(monkeypatch, capsys, "report", place / "run", "--json"))
+    texts = [text for row in found["next"]["rows"] for text in row["texts"]]
+    assert len(texts) == 10
+    assert found["next"]["problem"] is None
+    assert set(texts) <= set(pd.read_csv(place / "pile.csv")["text"])
+
+
+def test_a_pile_that_has_changed_is_not_shown_for_what_it_was(place, tmp_path):
+    """Scores beside the text of another row would send people after phantoms."""
+    shutil.copytree(place / "run", tmp_path / "run")
+    described = json.loads((place / "run" / "run.json").read_text())
+    pile = pd.read_csv(place / "pile.csv")
+    pile.loc[3, "text"] = "something else"
+    pile.to_csv(tmp_path / "changed.csv", index=False)
+    described["data"]["unlabeled"]["source"] = str(tmp_path / "changed.csv")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(described))
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    del metrics["run"]
+    (tmp_path / "run" / "metrics.json").write_text(json.dumps(metrics))
+    _, found = write_report(tmp_path / "run")
+    assert "have changed" in found["next"]["problem"]
+    assert not any(row["texts"] for row in found["next"]["rows"])
+    with pytest.raises(ClozifyError, match="--unlabeled"):
+        suggest(tmp_path / "run", 2, tmp_path / "s.csv")
+    assert len(suggest(tmp_path / "run", 2, tmp_path / "s.csv", unlabeled=place / "pile.csv")["rows"]) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "ipet", "labeled": None, "test": None, "settings": [*QUICK, "ipet.generations=1"]},
+        {"unlabeled": None},
+        {"method": "supervised", "unlabeled": None, "test": None},
+        {"method": "uda"},
+        {"method": "mixtext"},
+    ],
+    ids=["zero-shot ipet", "no pile", "supervised", "uda", "mixtext"],
+)
+def test_every_method_has_its_report(place, tmp_path, tiny_folder, changes):
+    lines = []
+    train(output=tmp_path / "run", say=lines.append, **asked(place, tiny_folder, **changes))
+    assert not any("could not be written" in line for line in lines)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert ('id="generations"' in page) == (changes.get("method") == "ipet")
+    assert ('id="next"' in page) == (changes.get("method") == "ipet")
+    assert ("no test rows" in page) == ("test" in changes)
+    assert (tmp_path / "run" / "classifier" / "README.md").exists() == ((tmp_path / "run" / "classifier").exists())
+    if "unlabeled" not in changes or changes.get("method") == "supervised":  # the result itself scores a pile
+        given = None if "unlabeled" not in changes else place / "pile.csv"
+        assert len(suggest(tmp_path / "run", 3, tmp_path / "s.csv", unlabeled=given)["rows"]) == 3
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_suggested_rows_filled_in_are_labelled_rows(place, tmp_path, tiny_folder, monkeypatch, capsys, kind):
+    """A file that training refuses, or a row that is silently taken without its label, wastes a person's work."""
+    file = tmp_path / f"next.{kind}"
+    said = command(monkeypatch, capsys, "suggest", place / "run", "--count", 5, "--output", file)
+    assert "fill in the column 'label'" in " ".join(said.split())
+    reading = {"csv": pd.read_csv, "jsonl": lambda f: pd.read_json(f, lines=True), "parquet": pd.read_parquet}[kind]
+    frame = reading(file)
+    assert list(frame.columns) == ["id", "text", "label"]
+    assert len(frame) == 5
+    labelled = pd.concat([pd.read_csv(place / f"{name}.csv") for name in ("labeled", "test")])
+    assert not set(frame["text"]) & set(labelled["text"])
+    with pytest.raises(ClozifyError, match="has a label"):
+        prepare(**asked(place, tiny_folder, labeled=file))
+    frame["label"] = ["1", "2", "", "", "1"]
+    writing = {"csv": frame.to_csv, "jsonl": frame.to_json, "parquet": frame.to_parquet}[kind]
+    writing(file, **({"orient": "records", "lines": True} if kind == "jsonl" else {"index": False}))
+    plan = prepare(**asked(place, tiny_folder, labeled=file))
+    assert plan.labeled.labels.tolist() == [0, 1, 0]
+    assert any("2 of 5 labelled rows have no label" in warning for warning in plan.warnings)
+    with pytest.raises(ClozifyError, match="there already"):
+        suggest(place / "run", 5, file)
+
+
+def test_suggestions_may_come_with_the_rows_that_are_labelled_already(place, tmp_path):
+    suggest(place / "run", 4, tmp_path / "next.csv", with_labeled=True)
+    frame = pd.read_csv(tmp_path / "next.csv", dtype=str)
+    assert frame["text"][:6].tolist() == pd.read_csv(place / "labeled.csv")["text"].tolist()
+    assert frame["label"][:6].tolist() == ["1", "2"] * 3
+    assert frame["label"][6:].isna().all()
+
+
+def test_rows_labelled_already_are_not_suggested_even_where_the_pile_holds_them(place, tmp_path, tiny_folder):
+    everything = pd.concat([pd.read_csv(place / f"{name}.csv")[["text"]] for name in ("labeled", "test", "pile")])
+    everything.to_csv(tmp_path / "all.csv", index=False)
+    given = asked(place, tiny_folder, unlabeled=tmp_path / "all.csv", allow_overlap=True)
+    train(output=tmp_path / "run", **given)
+    found = suggest(tmp_path / "run", 40, tmp_path / "next.csv")
+    assert {row["text"] for row in found["rows"]} == set(pd.read_csv(place / "pile.csv")["text"])
+    assert any("only 20 rows" in note for note in found["warnings"])
+
+
+def test_the_card_tells_the_task_the_numbers_and_the_limits_and_no_folder(place):
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(place / "run" / "classifier" / "README.md")
+    assert card.data.pipeline_tag == "text-classification"
+    accuracy = json.loads((place / "run" / "metrics.json").read_text())["classifier"]["accuracy"]
+    assert card.data.eval_results[0].metric_value == round(accuracy, 4)
+    for part in ("It was {mask}", "| labelled | 6 |", "## Limits", "pipeline("):
+        assert part in card.text
+    assert str(place) not in card.content
+
+
+def test_a_classifier_is_pushed_with_its_card_and_refused_without_a_network(place, monkeypatch, capsys):
+    import huggingface_hub
+
+    from clozify.inference.push import push
+
+    with pytest.raises(ClozifyError, match="cannot be reached"):
+        push(place / "run", "me/stars")
+    sent = []
+
+    class Api:
+        def create_repo(self, name, **more):
+            assert more == {"private": False, "exist_ok": True}
+            return type("Url", (), {"repo_id": f"me/{name}"})
+
+        def upload_folder(self, **more):
+            sent.append(more)
+
+        def upload_file(self, **more):
+            sent.append(more)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(libraries, "reachable", lambda: True)
+    assert "me/stars" in command(monkeypatch, capsys, "push", place / "run", "stars")
+    assert sent[0]["folder_path"] == place / "run" / "classifier"
+    assert b'pipeline("text-classification", "me/stars")' in sent[1]["path_or_fileobj"]
+    with pytest.raises(ClozifyError, match="cannot be a model's name"):
+        push(place / "run", "no/such/name")
+
+
+def test_several_runs_are_compared(place, tmp_path, tiny_folder, monkeypatch, capsys):
+    train(output=tmp_path / "other", **asked(place, tiny_folder, method="supervised"))
+    page = tmp_path / "page.html"
+    said = command(monkeypatch, capsys, "report", place / "run", tmp_path / "other", "--output", page)
+    assert "supervised training" in said
+    assert "other" in page.read_text()
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine to open the page in")
+def test_a_browser_shows_the_page_on_wide_and_narrow_screens_without_a_sideways_scroll(place, tmp_path):
+    """A table that pushes the page aside makes all of it unreadable on a phone."""
+    page = (place / "run" / "report.html").as_uri()
+    frames = "".join(f'<iframe src="{page}" style="width:{width}px;height:600px"></iframe>' for width in (390, 1280))
+    script = (
+        "onload = () => document.body.dataset.found = JSON.stringify([...document.querySelectorAll('iframe')].map("
+        "f => { const d = f.contentDocument; return [f.clientWidth, d.documentElement.scrollWidth, d.title, "
+        "getComputedStyle(d.body).maxWidth, d.querySelectorAll('svg rect').length, d.scripts.length]; }))"
+    )
+    (tmp_path / "frames.html").write_text(f"<!doctype html><body>{frames}<script>{script}</script>")
+    words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
+    words += [f"--user-data-dir={tmp_path / 'browser'}", (tmp_path / "frames.html").as_uri()]
+    shown = subprocess.run([BROWSER, *words], capture_output=True, text=True, timeout=120)
+    found = re.search(r'data-found="([^"]*)"', shown.stdout)
+    assert found, shown.stderr
+    narrow, wide = json.loads(found[1].replace("&quot;", '"'))
+    for width, needed, title, most, drawings, scripts in (narrow, wide):
+        assert needed <= width
+        assert title == "stars: PET"
+        assert most != "none"  # the style is there
+        assert drawings > 10
+        assert scripts == 0

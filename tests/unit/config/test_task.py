@@ -1,0 +1,113 @@
+import pytest
+
+from clozify.config.task import load_task, parse_task
+from clozify.errors import TaskError
+
+GOOD = {
+    "name": '"t"',
+    "fields": '["text"]',
+    "patterns": '["It was {mask}. {text}"]',
+}
+LABELS = '[labels]\na = "bad"\nb = "good"\n'
+
+
+def toml(labels: str = LABELS, **changes: str) -> str:
+    return "".join(f"{key} = {value}\n" for key, value in (GOOD | changes).items()) + labels
+
+
+def problems(text: str) -> str:
+    with pytest.raises(TaskError) as error:
+        parse_task(text, "Task file 'x.toml'")
+    assert "Task file 'x.toml'" in str(error.value)
+    return str(error.value)
+
+
+def test_the_short_form_is_one_verbalizer():
+    task = parse_task(toml())
+    assert task.labels == ["a", "b"]
+    assert [pair.name for pair in task.pairs] == ["p1"]
+    assert task.verbalizers[0].words == {"a": ("bad",), "b": ("good",)}
+
+
+def test_every_pattern_is_paired_with_every_verbalizer():
+    """The paper's MNLI has two patterns and two verbalizers, which are four pairs."""
+    pairs = load_task("mnli").pairs
+    assert [pair.name for pair in pairs] == ["p1-v1", "p1-v2", "p2-v1", "p2-v2"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        toml(),
+        toml('[labels]\na = ["bad", "awful"]\nb = "good"\n', line_breaks="['\\n', '\\']", metric='"macro-f1"'),
+        toml(
+            '[[verbalizers]]\nname = "x"\nwords = { a = "bad", b = "good" }\n'
+            '[[verbalizers]]\nname = "y"\nwords = { a = "Ja", b = ["Nein", "\\"Nö\\""] }\n',
+            aliases='[["0", "1"]]',
+            columns='["label", "text"]',
+            description='"What?\\nReally"',
+            id='"uid"',
+            optional='["text"]',
+        ),
+    ],
+)
+def test_a_task_is_written_back_without_loss(text, tmp_path):
+    task = parse_task(text)
+    task.save(tmp_path / "again.toml")
+    assert load_task(tmp_path / "again.toml") == task
+
+
+def test_a_named_single_verbalizer_keeps_its_name():
+    task = parse_task(toml('[[verbalizers]]\nname = "x"\nwords = { a = "bad", b = "good" }\n'))
+    assert parse_task(task.to_toml()).verbalizers[0].name == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("name = ", "not valid TOML"),
+        (toml(""), "there are no labels"),
+        (toml(LABELS, verbalizers="[]"), "both [labels] and [[verbalizers]]"),
+        (toml(LABELS, patern='"x"'), "'patern' is not known (did you mean 'patterns'?)"),
+        (toml(LABELS, fields='"text"'), "'fields'"),
+        (toml(LABELS, metric='"f1"'), "'metric'"),
+        (toml('[labels]\na = "bad"\n'), "only the label 'a'"),
+        (toml('[labels]\na = "bad"\nb = []\n'), "no word for the label 'b'"),
+        (toml('[labels]\na = "bad"\nb = "bad"\n'), "the same word 'bad'"),
+        (toml('[labels]\na = "bad"\nb = " good"\n'), "white space"),
+        (toml(LABELS, patterns='["{text}"]'), "no {mask}"),
+        (toml(LABELS, patterns='["{mask} {mask} {text}"]'), "2 times {mask}"),
+        (toml(LABELS, patterns='["{mask} {title}"]'), "{title}, which is not a field"),
+        (toml(LABELS, fields='["text", "mask"]'), "called 'mask'"),
+        (toml(LABELS, aliases='[["0"]]'), "1 names"),
+        (toml(LABELS, columns='["label"]'), "lacks the field 'text'"),
+        (toml(LABELS, optional='["body"]'), "'body' under 'optional'"),
+        (toml(LABELS, line_breaks='[""]'), "empty text"),
+        (toml('[[verbalizers]]\nwords = {a = "x"}\n[[verbalizers]]\nwords = {a = "y"}\n'), "name of its own"),
+    ],
+)
+def test_a_file_that_is_wrong_says_what(text, part):
+    assert part in problems(text)
+
+
+def test_all_faults_are_reported_at_once():
+    found = problems(toml('[labels]\na = "x"\nb = "x"\n', patterns='["{text}", "{mask} {nope}"]'))
+    assert len(found.splitlines()) == 3
+
+
+def test_a_missing_verbalizer_word_names_the_verbalizer():
+    text = toml(
+        '[[verbalizers]]\nname = "x"\nwords = {a = "p", b = "q"}\n[[verbalizers]]\nname = "y"\nwords = {a = "r"}\n'
+    )
+    assert "The verbalizer 'y' has no word for the label 'b'" in problems(text)
+
+
+def test_an_unknown_task_name_gets_a_suggestion():
+    with pytest.raises(TaskError, match=r"did you mean 'agnews'\?"):
+        load_task("agnew")
+
+
+def test_a_task_file_that_is_not_utf8_says_so(tmp_path):
+    (tmp_path / "t.toml").write_bytes(b'name = "caf\xe9"')
+    with pytest.raises(TaskError, match="not UTF-8"):
+        load_task(tmp_path / "t.toml")

@@ -1,0 +1,133 @@
+"""A sublayer's end as one kernel: Triton can run it on a CPU to be looked at, where Triton is there."""
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional
+
+from clozify.gpu import fused_layernorm as sublayers
+from clozify.gpu.fused_layernorm import _fits, ended, fused_layernorm
+
+TINY = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("bert", 4),
+        ("roberta", 4),
+        ("xlm-roberta", 4),
+        ("electra", 4),
+        ("camembert", 4),
+        ("mpnet", 2),
+        ("distilbert", 0),
+    ],
+)
+def test_it_is_found_where_a_model_has_it(kind, expected):
+    """Two to a layer; MPNet's attention and DistilBERT's sublayers end in code of their own, and stay as they are."""
+    settings = TINY | ({"dim": 24, "hidden_dim": 40, "n_layers": 2, "n_heads": 2} if kind == "distilbert" else {})
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(kind, **settings))
+    assert sum(map(_fits, model.modules())) == expected
+
+
+def test_a_model_on_the_cpu_stays_as_it_is():
+    """There is no Triton for it."""
+    model = transformers.BertModel(transformers.BertConfig(**TINY))
+    with fused_layernorm(model):
+        assert not [layer for layer in model.modules() if "forward" in vars(layer)]
+
+
+def test_the_kernels_do_what_the_three_do():
+    """Triton looks at its variable when it is imported: in a process of its own."""
+    pytest.importorskip("triton")
+    subprocess.run([sys.executable, __file__], check=True, env=os.environ | {"TRITON_INTERPRET": "1"})
+
+
+def gradients(y, gradient, *of):
+    return torch.autograd.grad(y, of, gradient)
+
+
+def dropped(dropout, seed, shape):
+    """1 / (1 - dropout) where an entry is kept, 0 where it is not, as the kernel drew it."""
+    from clozify.gpu.kernels.layernorm import forward
+
+    ones, zeros = torch.ones(shape), torch.zeros(shape)
+    return forward(ones, zeros[0], zeros, ones[0], zeros[0], torch.tensor(seed), dropout, 1e-5, True)[1]
+
+
+def compare_end(dropout, dtype, close, rows=11, size=24):
+    """States and all gradients, against the steps written out, with what was dropped as it was dropped."""
+    torch.manual_seed(0)
+    x, residual, gradient = (torch.randn(rows, size).to(dtype).requires_grad_() for _ in range(3))
+    bias, weight, shift = (torch.randn(size).to(dtype).requires_grad_() for _ in range(3))
+    norm = torch.nn.LayerNorm(size, eps=1e-5)
+    norm.weight, norm.bias = torch.nn.Parameter(weight), torch.nn.Parameter(shift)
+    of = x, bias, residual, norm.weight, norm.bias
+    y = ended(x, bias, residual, norm, torch.tensor(7), dropout)
+    mask = dropped(dropout, 7, (rows, size)) if dropout else torch.ones(rows, size)
+    exact = [part.detach().double().requires_grad_() for part in of]
+    wanted = (exact[0] + exact[1]) * mask + exact[2]
+    wanted = functional.layer_norm(wanted, (size,), exact[3], exact[4], 1e-5)
+    agree([y, *gradients(y, gradient, *of)], [wanted, *gradients(wanted, gradient.double(), *exact)], dtype, close)
+
+
+def agree(found, wanted, dtype, close):
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == dtype
+        assert (one - other).abs().max() <= close * other.abs().max()
+
+
+def compare_dropout():
+    """As much as asked for, the same for a seed, other entries for another; neighbours know nothing of each other."""
+    masks = [dropped(0.25, seed, (12, 512)) for seed in (7, 7, 8)]
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+    for mask in masks:
+        assert mask.unique().tolist() == [0.0, pytest.approx(4 / 3)]
+        gone = (mask == 0).float()
+        assert abs(float(gone.mean()) - 0.25) < 0.03
+        for one, other in ((gone[:, 1:], gone[:, :-1]), (gone[1:], gone[:-1])):
+            assert abs(float((one * other).mean()) - 0.25**2) < 0.02
+
+
+def compare_model():
+    """A whole model: states and gradients without dropout; with it, every call draws anew, seeded by PyTorch."""
+    torch.manual_seed(0)
+    plain = transformers.BertModel(transformers.BertConfig(**TINY)).eval()
+    other = copy.deepcopy(plain)
+    ids = torch.arange(4).view(2, 2)
+    sublayers._on_gpu = lambda layer: True
+    plain(ids)[0].sin().sum().backward()
+    with fused_layernorm(other):
+        assert len([layer for layer in other.modules() if "forward" in vars(layer)]) == 4
+        states = other(ids)[0]
+        states.sin().sum().backward()
+        with torch.inference_mode():
+            assert torch.equal(other(ids)[0], states)
+            assert torch.allclose(copy.deepcopy(other)(ids)[0], states)  # as scoring does in the midst of training
+        other.train()
+        drawn = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            drawn.append(other(ids)[0])
+        assert torch.equal(drawn[0], drawn[1])
+        assert not torch.allclose(drawn[0], drawn[2])
+    assert not [layer for layer in other.modules() if "forward" in vars(layer)]
+    assert not other._forward_pre_hooks
+    assert torch.allclose(states, plain(ids)[0], atol=1e-5)
+    for (name, one), two in zip(plain.named_parameters(), other.parameters(), strict=True):
+        assert one.grad is None or torch.allclose(one.grad, two.grad, atol=1e-4), name
+
+
+if __name__ == "__main__":
+    for share in (0.0, 0.25):
+        compare_end(share, torch.float32, 1e-5)
+        compare_end(share, torch.float32, 1e-5, rows=3, size=32)
+        compare_end(share, torch.bfloat16, 0.02)
+    compare_dropout()
+    compare_model()

@@ -1,0 +1,149 @@
+"""Linear layers as few products: those that read the same together, and biases' gradients."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from clozify.gpu import fused_linear as products
+from clozify.gpu.flat_adamw import flat_layout
+from clozify.gpu.fused_linear import concat_views, fused_linear_layers, groups
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4), (2, 3, 4)])
+@pytest.mark.parametrize("most", [2, 16_384])
+def test_gradients_are_those_of_pytorch(shape, most, monkeypatch):
+    """A wrong gradient would train a worse model without a word."""
+    monkeypatch.setattr(products, "ROWS", most)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3, bias=False), nn.Linear(3, 2)).double()
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+    def gradients():
+        out = module(x)
+        return [
+            out,
+            *torch.autograd.grad(
+                (out * torch.arange(1, out.numel() + 1).view_as(out)).sum(), [x, *module.parameters()]
+            ),
+        ]
+
+    expected = gradients()
+    with fused_linear_layers(module):
+        assert "forward" in vars(module[0])
+        found = gradients()
+    assert "forward" not in vars(module[0])
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_layer_that_autocast_casts_for_is_left_to_it(dtype):
+    """Its input or its weights have another dtype than its result, so the products would fail."""
+    layer = nn.Linear(4, 2).to(dtype)
+    with fused_linear_layers(layer), torch.autocast("cpu", torch.bfloat16):
+        layer(torch.randn(3, 4, requires_grad=True)).float().sum().backward()
+    assert layer.bias.grad is not None
+    assert torch.equal(layer.bias.grad, torch.full((2,), 3, dtype=dtype))
+
+
+class Attention(nn.Module):
+    """Asks three layers, in this order, of what each is given."""
+
+    def __init__(self, order, sizes=(3, 3, 3)):
+        super().__init__()
+        self.order = order
+        self.query, self.key, self.value = (nn.Linear(4, size) for size in sizes)
+
+    def forward(self, x, other=None):
+        found = {name: getattr(self, name)(x if other is None or name == "query" else other) for name in self.order}
+        return found["query"] * found["key"] + found["value"].sin()
+
+
+def laid_out(module):
+    """Weights end to end, as they are once a step was taken; likewise biases."""
+    for parts in ([p for p in module.parameters() if p.ndim == kind] for kind in (2, 1)):
+        places, length = flat_layout([part.numel() for part in parts])
+        line = torch.zeros(length, dtype=parts[0].dtype)
+        for part, place in zip(parts, places, strict=True):
+            part.data = line[place].view(part.shape).copy_(part.data)
+
+
+@pytest.mark.parametrize("order", [("query", "key", "value"), ("value", "query", "key")])
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("lies", [False, True])
+@pytest.mark.parametrize("size", [3, 128])
+def test_layers_that_read_the_same_are_one_product(order, across, lies, size):
+    """Also where keys and values are read elsewhere, and whether weights lie end to end or not."""
+    torch.manual_seed(0)
+    module = Attention(order, (size,) * 3).double()
+    x, other = (torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+
+    def gradients(given):
+        out = module(x, given)
+        return [out, *torch.autograd.grad((out * out.detach().cos()).sum(), [x, *module.parameters()])]
+
+    expected = [gradients(other if across else None) for _ in range(2)]
+    if lies:
+        laid_out(module)
+    assert len(groups(module)) == 1
+    with fused_linear_layers(module):
+        found = [gradients(other if across else None) for _ in range(2)]
+        with torch.no_grad():
+            assert torch.allclose(copy.deepcopy(module)(x), module(x))
+    for one, two in zip(expected, found, strict=True):
+        for wanted, tensor in zip(one, two, strict=True):
+            assert torch.allclose(wanted, tensor, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_answers_may_be_changed_in_place(dimensions):
+    """As Longformer's attention and RoCBert's head do."""
+
+    class Scaling(Attention):
+        def forward(self, x):
+            query = self.query(x)
+            query /= 2
+            return query * self.key(x) + self.value(x).sin_()
+
+    torch.manual_seed(0)
+    module, x = Scaling(None), torch.randn(*(2, 5)[: dimensions - 1], 4)
+    expected = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    with fused_linear_layers(module):
+        found = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    for one, other in zip(expected, found, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_layer_with_two_names_is_left_as_it_was():
+    """Keys that are queries."""
+    module = Attention(("query", "key", "value"))
+    module.key = module.query
+    with fused_linear_layers(module):
+        module(torch.randn(2, 4)).sum().backward()
+    assert "forward" not in vars(module.query)
+
+
+def test_weights_that_lie_end_to_end_are_not_copied():
+    """A copy in every step would cost what the larger product gains."""
+    module = Attention(("query", "key", "value"), (128,) * 3)
+    weights = [module.query.weight, module.key.weight, module.value.weight]
+    assert concat_views(weights).data_ptr() != weights[0].data_ptr()
+    laid_out(module)
+    assert concat_views(weights).data_ptr() == weights[0].data_ptr()
+    assert torch.equal(concat_views(weights), torch.cat(weights))
+    assert concat_views(weights[1:]).data_ptr() == weights[1].data_ptr()
+    assert torch.equal(concat_views(weights[::-1]), torch.cat(weights[::-1]))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "mpnet"])
+def test_an_encoder_s_attentions_are_found(kind):
+    """One group a layer, and one for each of the other linear layers."""
+    tiny = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9}
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(kind, **tiny))
+    found = groups(model)
+    assert [len(layers) for layers in found][:3] == [3, 3, 1]
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    assert sorted(map(id, linear)) == sorted(id(layer) for layers in found for layer in layers)

@@ -1,0 +1,184 @@
+"""Augmented text: rewriting by the masked language model, translation there and back, paraphrases from a file."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from clozify.config.recipe import Augment, load_recipe
+from clozify.config.task import parse_task
+from clozify.data.rows import read_rows
+from clozify.errors import ClozifyError
+from clozify.methods.backtranslation import Translator, backtranslate
+from clozify.methods.rewriting import Vocabulary, rewrite
+from clozify.pipeline.augmentation import augmented, maker, read_paraphrases
+from tests.tiny import byte_bpe
+
+TEXTS = ["A game for children, a GAME!", "", "日本 mail 🙂 server", "x", "utility for analysis of data. " * 20]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta"])
+def test_rewriting_touches_the_masked_tokens_and_no_other_letter(architecture, tiny):
+    """Decoding whole rows would lower their case, drop what the tokenizer does not know, and move spaces."""
+    model = tiny(architecture)
+    found = rewrite(model, TEXTS, Augment(mask_share=0.3), 40, seed=1)
+    assert found == rewrite(model, TEXTS, Augment(mask_share=0.3), 40, seed=1)
+    assert found != rewrite(model, TEXTS, Augment(mask_share=0.3), 40, seed=2)
+    assert found[1] == ""
+    assert found[0] != TEXTS[0]
+    assert found[4] != TEXTS[4]
+    assert "🙂" in found[2]
+    assert not any("[UNK]" in text or "<unk>" in text for text in found)
+    assert found[4].endswith(TEXTS[4][-60:])  # beyond what the model reads
+
+
+def test_a_share_of_the_tokens_is_rewritten_and_at_least_one(tiny, monkeypatch):
+    from clozify.methods import rewriting
+
+    model, masked = tiny("bert"), []
+    drawn = rewriting._drawn
+    monkeypatch.setattr(
+        rewriting, "_drawn", lambda m, batch, rows, *rest: masked.append(rows) or drawn(m, batch, rows, *rest)
+    )
+    texts = ["good bad okay great " * 5, "good"]
+    rewrite(model, texts, Augment(mask_share=0.25), 64, seed=0)
+    assert np.bincount(masked[0]).tolist() == [5, 1]
+
+
+def test_words_are_drawn_as_often_as_the_model_likes_them(tiny):
+    """Sampling that forgot the temperature, or drew from words that may not stand there, would still look random."""
+    model = tiny("bert")
+    vocabulary = Vocabulary.of(model)
+    ids = torch.tensor(
+        [[*model.tokens.layout(1).specials[0], model.tokens.mask_id, *model.tokens.layout(1).specials[1]]]
+    )
+    with torch.no_grad():
+        scores = model.model(ids).logits[0, 1] / 0.9
+    may = vocabulary.usable & vocabulary.starts
+    expected = torch.softmax(scores.masked_fill(~torch.from_numpy(may), -torch.inf), -1).numpy()
+    found = rewrite(model, ["good"] * 4000, Augment(mask_share=0.9), 16, seed=0)
+    best = int(expected.argmax())
+    share = np.mean([text == vocabulary.surface[best] for text in found])
+    assert share == pytest.approx(float(expected[best]), abs=4 * float(expected[best] / 4000) ** 0.5)
+    assert set(found) <= {vocabulary.surface[n] for n in np.flatnonzero(may)}
+
+
+@pytest.fixture(scope="session")
+def marian(tmp_path_factory):
+    """A tiny translation model, as a folder."""
+    from transformers import MarianConfig, MarianMTModel
+
+    folder, tokenizer = tmp_path_factory.mktemp("marian"), byte_bpe()
+    torch.manual_seed(0)
+    size = {f"{part}_{name}": 2 for part in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    config = MarianConfig(
+        vocab_size=len(tokenizer), d_model=16, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=48,
+        pad_token_id=1, eos_token_id=2, bos_token_id=0, decoder_start_token_id=1, num_beams=4, **size,
+    )  # fmt: skip
+    MarianMTModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_text_goes_there_and_back_the_same_way_for_the_same_seed(marian):
+    model = Translator(marian, "cpu")
+    found = backtranslate(model, model, TEXTS, 0.9, seed=3)
+    assert found == backtranslate(model, model, TEXTS, 0.9, seed=3)
+    assert found != backtranslate(model, model, TEXTS, 0.9, seed=4)
+    assert found[1] == ""
+    assert all(found[row] for row in (0, 2, 3, 4))
+    assert found[0] != TEXTS[0]
+
+
+def test_a_translation_model_that_is_not_there_is_one_sentence_with_the_ways_out(tiny_folder):
+    for name in ("Helsinki-NLP/opus-mt-en-de", str(tiny_folder("bert"))):
+        with pytest.raises(
+            ClozifyError, match="translation model .* cannot be loaded .*augment.method=rewriting"
+        ) as error:
+            Translator(name, "cpu")
+        assert len(error.value.problems) == 1
+
+
+TASK = """
+name = "t"
+fields = ["title", "text"]
+patterns = ["It was {mask}. {text}"]
+[labels]
+1 = "bad"
+2 = "good"
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """A plan with a pile of ten rows of which the first was taken out, and paraphrases as given."""
+    pd.DataFrame({"key": list("abcdefghij"), "title": "t", "text": [f"row {n}" for n in range(10)]}).to_csv(
+        tmp_path / "pile.csv", index=False
+    )
+
+    def make(paraphrases, task_id="", share=1.0):
+        task = parse_task(task_id + TASK)
+        pd.DataFrame(paraphrases).to_csv(tmp_path / "other.csv", index=False)
+        pile = read_rows(tmp_path / "pile.csv", task).select(np.arange(1, 10))
+        recipe = load_recipe("paper", [f"augment.share={share}"])
+        found = read_paraphrases(tmp_path / "other.csv", task)
+        warned: list[str] = []
+        return SimpleNamespace(
+            task=task, recipe=recipe, unlabeled=pile, paraphrases=found, warnings=warned, warn=warned.append
+        )
+
+    return make
+
+
+def said(found):
+    return list(zip(found.pile.texts("text"), *(version.texts("text") for version in found.versions), strict=True))
+
+
+def test_paraphrases_by_order_follow_the_pile_s_file_also_where_rows_were_taken_out(plan):
+    """Counted among the rows that are left, every paraphrase would belong to its neighbour."""
+    other = {"title": "t", "text": [f"other {n}" for n in range(10)] + [f"third {n}" for n in range(10)]}
+    found = augmented(plan(other), None)
+    assert said(found) == [(f"row {n}", f"other {n}", f"third {n}") for n in range(1, 10)]
+    assert "other.csv" in found.how
+
+
+def test_paraphrases_by_id_may_be_several_a_row_and_lack_rows(plan):
+    other = {"key": ["d", "b", "d", "zz"], "title": "t", "text": ["D", "B", "D2", "-"]}
+    given = plan(other, 'id = "key"\n')
+    assert said(augmented(given, None)) == [("row 1", "B", "B"), ("row 3", "D", "D2")]
+    assert given.warnings == ["7 rows of the pile have no paraphrase and are left out."]
+    numbered = {"id": [5, 2], "title": "t", "text": ["F", "C"]}  # the row's number in the file, from 0
+    assert said(augmented(plan(numbered), None)) == [("row 2", "C"), ("row 5", "F")]
+
+
+def test_half_of_the_pile_is_used_where_the_paper_halves_it(plan):
+    other = {"title": "t", "text": [f"other {n}" for n in range(10)]}
+    found = said(augmented(plan(other, share=0.5), None))
+    assert len(found) == 4
+    assert all(new == f"other {old[4:]}" for old, new in found)
+    assert found == said(augmented(plan(other, share=0.5), None))
+
+
+@pytest.mark.parametrize(
+    ("other", "task_id", "part"),
+    [
+        ({"title": "t", "text": ["a"] * 9}, "", "has 9 paraphrases for 10 rows"),
+        ({"key": ["y", "z"], "title": "t", "text": ["a", "b"]}, 'id = "key"\n', "No row of the pile has a paraphrase"),
+        ({"title": "", "text": ["a"] * 4 + [""] + ["a"] * 5}, "", "The paraphrase in row 5 of .* is empty"),
+        ({"title": "t", "txt": ["a"] * 10, "more": 1}, "", "lacks the column 'text'"),
+    ],
+)
+def test_paraphrases_that_do_not_fit_are_one_sentence(plan, other, task_id, part):
+    with pytest.raises(ClozifyError, match=part) as error:
+        augmented(plan(other, task_id), None)
+    assert len(error.value.problems) == 1
+
+
+def test_every_way_has_a_name_for_the_result(plan):
+    given = plan({"title": "t", "text": ["a"] * 10})
+    given.model, given.model_key = "builtin", lambda name: name
+    assert "'Helsinki-NLP/opus-mt-en-ru' and 'Helsinki-NLP/opus-mt-ru-en'" in maker(given)[0]
+    given.recipe = load_recipe("quick")
+    assert maker(given)[0] == "rewriting 15% of the tokens by the masked language model 'builtin'"

@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozify.config.pattern import Pattern, Slot
+from clozify.config.recipe import Wording
+from clozify.errors import TaskError
+from clozify.gpu.packing import STEP, pack
+from clozify.prompts.encode import Column, EncodedRows, compile_pattern, forward_batches, longest_first, longest_segment
+from clozify.prompts.tokenizer import Ragged
+from clozify.prompts.verbalizer import word_ids
+
+
+def one_at_a_time(lengths: list[int], budget: int) -> list[int]:
+    """What Transformers' `longest_first` does, written out: the longest loses a token, of equals the later one."""
+    kept = list(lengths)
+    while sum(kept) > budget:
+        longest = max(kept)
+        kept[max(place for place, length in enumerate(kept) if length == longest)] -= 1
+    return kept
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=5), st.integers(0, 100))
+def test_truncation_by_arithmetic_takes_what_token_by_token_takes(lengths, budget):
+    """A field cut too short loses the user's text without a word."""
+    kept = longest_first(np.array(lengths), budget)
+    assert kept.tolist() == [one_at_a_time(row, budget) for row in lengths]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1))
+def test_ragged_rows_come_back_as_they_went_in(rows):
+    ragged = Ragged.of(rows)
+    assert [ragged.ids[a:b].tolist() for a, b in zip(ragged.starts, ragged.starts[1:], strict=False)] == rows
+
+
+@pytest.fixture(scope="module")
+def splice(tiny):
+    template = compile_pattern(Pattern("It was {mask}. {a} and {b} || Yes {a}"), tiny("bert").tokens)
+    a, b = template.columns[0], template.columns[1]
+
+    def encode(rows_a, rows_b, max_length=40):
+        ragged = {a: Ragged.of(rows_a), b: Ragged.of(rows_b)}
+        return template, EncodedRows(template, ragged, max_length)
+
+    return encode
+
+
+ids = st.lists(st.integers(10, 99), max_size=30)
+
+
+@given(rows=st.lists(st.tuples(ids, ids), min_size=1, max_size=8), max_length=st.integers(14, 60))
+def test_splicing_equals_joining_the_pieces_by_hand(splice, rows, max_length):
+    """An off-by-one here would feed one row's words to another row's question."""
+    template, encoded = splice([a for a, _ in rows], [b for _, b in rows], max_length)
+    batch = encoded.batch(np.arange(len(rows)))
+    for row, (a, b) in enumerate(rows):
+        kept = one_at_a_time([len(a), len(b), len(a)], max_length - template.own)
+        fields = [a[: kept[0]], b[: kept[1]], a[: kept[2]]]
+        expected, types = [], []
+        for piece in template.pieces:
+            part = list(piece.ids) if piece.column is None else fields[piece.column]
+            expected += part
+            types += list(piece.types) if piece.column is None else [piece.types[0]] * len(part)
+        length = int(batch.attention_mask[row].sum())
+        assert batch.input_ids[row, :length].tolist() == expected
+        assert batch.token_type_ids[row, :length].tolist() == types
+        assert (batch.input_ids[row, length:] == template.pad_id).all()
+        assert batch.input_ids[row, batch.mask_at[row]] == template.mask_id
+        assert length == encoded.lengths[row] <= max_length
+        assert encoded.truncated[row] == (sum(kept) < 2 * len(a) + len(b))
+
+
+@given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40), budget=st.integers(1, 300))
+def test_batches_hold_every_row_once_within_the_token_budget(splice, lengths, budget):
+    _, encoded = splice([[7] * n for n in lengths], [[8]] * len(lengths), 100)
+    seen = []
+    for batch in encoded.batches(budget):
+        assert batch.input_ids.size <= max(budget, batch.input_ids.shape[1])
+        seen += batch.rows.tolist()
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_a_gpu_is_given_no_mask_where_there_is_no_padding(splice):
+    """With a mask, attention takes a slower way; without one where it is needed, text would look at padding."""
+    _, encoded = splice([[7] * 3, [7] * 3, [7] * 9], [[8]] * 3, 100)
+    for rows, masked in (([0, 1], False), ([0, 2], True)):
+        batch = encoded.batch(np.array(rows))
+        ((group, inputs),) = forward_batches(batch, batch.attention_mask.sum(axis=1), "cuda", 0, typed=False)
+        assert ("attention_mask" in inputs) is masked
+        assert group.tolist() == [0, 1]
+        assert inputs["input_ids"].shape[1] % 8 == 0 or not masked
+
+
+@given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=20), in_steps=st.booleans())
+def test_every_token_has_one_place_in_the_line(splice, lengths, in_steps):
+    """A token in another row's place would be read as that row's."""
+    _, encoded = splice([[7 + n] * n for n in lengths], [[8]] * len(lengths), 100)
+    batch = encoded.batch(np.arange(len(lengths)))
+    packed = pack(batch, 0, in_steps)
+    bounds = packed.arrays["bounds"].tolist()
+    for row, length in enumerate(encoded.lengths):
+        place = packed.start[row] + np.arange(length)
+        assert bounds[row : row + 2] == [packed.start[row], packed.start[row] + length]
+        assert (packed.arrays["input_ids"][0, place] == batch.input_ids[row, :length]).all()
+        assert (packed.arrays["token_type_ids"][0, place] == batch.token_type_ids[row, :length]).all()
+        assert packed.arrays["positions_in_row"][0, place].tolist() == list(range(length))
+    tokens = packed.arrays["input_ids"].shape[1]
+    assert bounds[-1] == tokens
+    assert len(bounds) == len(lengths) + 1 + in_steps
+    if in_steps:  # the padding is a row of its own, never empty and never longer than a step
+        assert tokens % STEP == 0
+        assert 0 < tokens - encoded.lengths.sum() <= 2 * STEP
+    else:
+        assert tokens == encoded.lengths.sum()
+
+
+def test_a_pattern_that_leaves_no_room_for_text_is_an_error(tiny):
+    template = compile_pattern(Pattern("It was {mask}. {a}"), tiny("bert").tokens)
+    with pytest.raises(TaskError, match="leaves no room"):
+        EncodedRows(template, {Column(Slot("a")): Ragged.of([[1]])}, template.own)
+
+
+def off_the_longer_segment(lengths: list[int], segment_of: tuple[int, ...], budget: int) -> list[int]:
+    """What the authors' code does, written out: a token off the last field of the segment that has more of them."""
+    kept = list(lengths)
+    while sum(kept) > budget:
+        size = [sum(k for k, s in zip(kept, segment_of, strict=True) if s == segment) for segment in (0, 1)]
+        longer = 0 if size[0] > size[1] else 1
+        kept[max(n for n, k in enumerate(kept) if segment_of[n] == longer and k)] -= 1
+    return kept
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.integers(0, 100),
+    st.sampled_from([(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]),
+)
+def test_the_authors_truncation_takes_what_their_loop_takes(lengths, budget, segment_of):
+    kept = longest_segment(np.array(lengths), budget, segment_of)
+    assert kept.tolist() == [off_the_longer_segment(row, segment_of, budget) for row in lengths]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta"])
+def test_the_authors_spacing_encodes_each_part_by_itself_behind_a_space(tiny, architecture):
+    """`it was ___ .` and `it was ___.` are other questions to a model that sees spaces."""
+    tokens = tiny(architecture).tokens
+    wording = Wording(spacing="between-parts", label_words="leading-space")
+    template = compile_pattern(Pattern("({mask}). {text}: it was"), tokens, wording)
+    columns = {c: c.tokenize(tokens, ["a game"]) for c in template.columns}
+    found = EncodedRows(template, columns, 60).batch(np.arange(1)).input_ids[0].tolist()
+    behind_a_space = [
+        tokens.ids("x " + part)[len(tokens.ids("x")) :] for part in ("(", "). ".strip(), "a game", ": it was")
+    ]
+    (before,), (after,) = tokens.layout(1).specials
+    left, right, text, end = behind_a_space
+    assert found == [before, *left, tokens.mask_id, *right, *text, *end, after]
+    assert word_ids(tokens, template, "game") == tokens.ids("x game")[len(tokens.ids("x")) :]

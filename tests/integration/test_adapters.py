@@ -92,13 +92,13 @@ def test_development_rows_choose_among_adapters_too(run, files, monkeypatch):
     from clozify.runs import plan
 
     scored, looks = [], []
-    score, evaluate = members._scored, plan.evaluate
+    score, basic_metrics = members._scored, plan.basic_metrics
 
     def falling(*given):
         looks.append(given)
-        return evaluate(*given) | {"accuracy": -len(looks)}
+        return basic_metrics(*given).model_copy(update={"accuracy": -len(looks)})
 
-    monkeypatch.setattr(plan, "evaluate", falling)
+    monkeypatch.setattr(plan, "basic_metrics", falling)
     monkeypatch.setattr(members, "_scored", lambda *given: scored.append(score(*given)) or scored[-1])
     run("run", unlabeled=None, dev=files / "test.csv", settings=[*LORA, "dev.every=2", "adapter.learning_rate=0.05"])
     count = len(list((files / "run" / "members").iterdir()))

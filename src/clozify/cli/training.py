@@ -197,10 +197,10 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a finished run on labelled rows."""
-    from clozify.inference.finished_run import evaluate
+    from clozify.inference.finished_run import evaluate as evaluate_run
     from clozify.report.terminal import show_evaluation
 
-    found = evaluate(run, data, mapping_of(mapping))
+    found = evaluate_run(run, data, mapping_of(mapping))
     if as_json:
         print_json(found)
     else:

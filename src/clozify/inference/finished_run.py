@@ -147,5 +147,5 @@ def evaluate(folder: str | Path, data: str | Path, column_mapping: Mapping[str, 
     finished = FinishedRun(folder)
     warnings: list[str] = []
     rows = with_labels(read_rows(data, finished.task, column_mapping), warnings, "test")
-    found = detailed_metrics(rows.labels, finished.probabilities(rows), finished.task.labels)
+    found = detailed_metrics(rows.labels, finished.probabilities(rows), finished.task.labels).model_dump()
     return {"data": str(data), "rows": len(rows), **found, "warnings": warnings + rows.warnings}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clozify.data.rows import NO_LABEL, Rows
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
-from clozify.metrics import evaluate, softmax
+from clozify.metrics import basic_metrics, softmax
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task
 from clozify.utils.progress import progress
@@ -58,7 +58,9 @@ class ZeroShotScores:
         if not labeled.any():
             return {}
         truth = self.rows.labels[labeled]
-        each = [evaluate(truth, found[labeled], self.scores.shape[-1]) for found in self.predictions()]
+        each = [
+            basic_metrics(truth, found[labeled], self.scores.shape[-1]).model_dump() for found in self.predictions()
+        ]
         report = {}
         for name in each[0]:
             *pairs, ensemble = [found[name] for found in each]

@@ -71,7 +71,7 @@ def train_classifiers(
     if plan.test is not None:
         for place in places:
             probabilities = softmax(np.load(place / "test.npy").astype(np.float64))
-            results.append(detailed_metrics(plan.test.labels, probabilities, plan.task.labels))
+            results.append(detailed_metrics(plan.test.labels, probabilities, plan.task.labels).model_dump())
     chosen, dev = _chosen(places)
     folder.place_folder(places[chosen] / "model", "classifier")
     (folder.path / "classifier" / TASK_FILE).unlink()  # a link into the job's folder; the task may have new aliases

@@ -20,7 +20,7 @@ from clozify.config.recipe import Training
 from clozify.data.rows import Rows
 from clozify.methods.finetune import finetune
 from clozify.methods.score import score_rows
-from clozify.metrics import detailed_metrics, evaluate, softmax
+from clozify.metrics import basic_metrics, detailed_metrics, softmax
 from clozify.models.lora import save_adapter
 from clozify.models.task_prompts import TaskPrompts
 from clozify.pipeline.sharded_scoring import Labelling, ShardWork, put_aside, shards_of
@@ -48,7 +48,9 @@ def untrained(bench: WorkerContext) -> dict[str, Any]:
             if rows is None or len(rows) == 0:
                 continue
             scores = _scored(bench, bench.questions, rows)
-            each = [evaluate(rows.labels, of_pair.argmax(axis=-1), scores.shape[-1]) for of_pair in scores]
+            each = [
+                basic_metrics(rows.labels, of_pair.argmax(axis=-1), scores.shape[-1]).model_dump() for of_pair in scores
+            ]
             if name == "labeled":
                 found["accuracy_on_labeled"] = [result["accuracy"] for result in each]
             else:
@@ -287,7 +289,7 @@ def member_metrics(plan: Plan, members: list[dict[str, Any]], truth: NDArray[np.
     each = []
     for member in members:
         scores = np.load(member["folder"] / "test.npy")
-        result = detailed_metrics(truth, softmax(scores), plan.task.labels)
+        result = detailed_metrics(truth, softmax(scores), plan.task.labels).model_dump()
         job = f"{member['folder'].parent.name}/{member['folder'].name}"
         each.append({"pair": plan.task.pairs[member["pair"]].name, "seed": member["seed"], "job": job, **result})
     pairs = {

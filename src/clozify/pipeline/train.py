@@ -270,7 +270,7 @@ def _pet(bench: WorkerContext) -> dict[str, Any]:
         metrics["unsupervised"] = before["test"]
         metrics["members"] = member_metrics(plan, members, truth)
         scores = combine_scores([np.load(member["folder"] / "test.npy") for member in members], weights)
-        metrics["ensemble"] = detailed_metrics(truth, softmax(scores), plan.task.labels)
+        metrics["ensemble"] = detailed_metrics(truth, softmax(scores), plan.task.labels).model_dump()
     folder.write_json(
         "ensemble.json",
         {

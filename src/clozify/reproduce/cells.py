@@ -175,7 +175,7 @@ class Cells:
     def _unsupervised(self, data: TaskData, recipe: Recipe) -> dict[str, Any]:
         """The pairs without any training (lines 1 and 2 of table 1): their mean with its spread, and the best."""
         from clozify.methods.score import score_rows
-        from clozify.metrics import evaluate
+        from clozify.metrics import basic_metrics
         from clozify.models.cloze import load_model
         from clozify.models.task_prompts import compile_task
         from clozify.reproduce.numbers import spread_of
@@ -190,7 +190,7 @@ class Cells:
         metric = task.metric.replace("-", "_")
         numbers = {}
         for part, where in data.slices().items():
-            each = [evaluate(rows.labels[where], of[where], len(task.labels))[metric] for of in predicted]
+            each = [getattr(basic_metrics(rows.labels[where], of[where], len(task.labels)), metric) for of in predicted]
             numbers[part] = {"avg": spread_of(each), "max": [max(each), 0.0], "each": each}
         return numbers
 

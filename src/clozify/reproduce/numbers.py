@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
 from clozify.methods.ensemble import combine_scores
-from clozify.metrics import evaluate
+from clozify.metrics import basic_metrics
 
 Spread = list[float | None]  # a mean, and its standard deviation where there is one
 
@@ -67,7 +67,7 @@ class _Measured:
     def share(self, predicted: NDArray[np.intp], part: str) -> float:
         """The task's metric on a part."""
         where = self.slices[part]
-        return evaluate(self.truth[where], predicted[where], self.labels)[self.metric]
+        return float(getattr(basic_metrics(self.truth[where], predicted[where], self.labels), self.metric))
 
 
 def _of_members(measured: _Measured, each: list[dict[str, Any]], part: str) -> dict[str, Spread]:

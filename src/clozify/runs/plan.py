@@ -19,7 +19,7 @@ from clozify.models.lora import Base
 from clozify.models.cloze import BUILTIN, ClozeModel, load_model
 from clozify.data.rows import NO_LABEL, Rows
 from clozify.errors import DataError
-from clozify.metrics import evaluate
+from clozify.metrics import basic_metrics
 from clozify.config.recipe import Recipe
 from clozify.runs.folder import fingerprint, hash_key
 from clozify.config.task import Task
@@ -91,7 +91,7 @@ class Plan:
 
         def look() -> float:
             assert self.dev is not None
-            found = evaluate(self.dev.labels, scores_of_dev().argmax(axis=-1), len(self.task.labels))
+            found = basic_metrics(self.dev.labels, scores_of_dev().argmax(axis=-1), len(self.task.labels)).model_dump()
             looks.append(found[self.task.metric.replace("-", "_")])
             return looks[-1]
 

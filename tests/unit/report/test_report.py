@@ -12,7 +12,7 @@ from clozify import report
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task
 from clozify.errors import ClozifyError
-from clozify.metrics import detailed_metrics, evaluate, softmax
+from clozify.metrics import basic_metrics, detailed_metrics, softmax
 from clozify.report.findings import findings
 from clozify.report.page import duration, report_page
 from clozify.report.run import Run
@@ -39,7 +39,9 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
         np.save(place / "pile.npy", scores.astype(np.float32))
         (place / "member.json").write_text(json.dumps({"seconds": 2.0, "training_seconds": 1.5}))
         members.append({"member": place.name, "pair": pair.name, "seed": 1, "weight": 0.5})
-        each.append({"pair": pair.name, "seed": 1, **evaluate(truth, scores.argmax(axis=1), len(names))})
+        each.append(
+            {"pair": pair.name, "seed": 1, **basic_metrics(truth, scores.argmax(axis=1), len(names)).model_dump()}
+        )
     shares = softmax(shared)
     frame = {"id": range(rows), "label": [names[n] for n in shares.argmax(axis=1)]}
     frame |= {f"probability_{name}": shares[:, n] for n, name in enumerate(names)}
@@ -56,11 +58,11 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
     (folder / "untrained" / "before").mkdir(parents=True)
     (folder / "untrained" / "before" / "untrained.json").write_text('{"seconds": 1.0}')
     if tested:
-        found = [evaluate(truth, truth, len(names))] * pairs
+        found = [basic_metrics(truth, truth, len(names)).model_dump()] * pairs
         metrics["unsupervised"] = {"accuracy": 0.5, "macro_f1": 0.5, "pairs": found}
         of_pairs = {line["pair"]: line for line in each}
         metrics["members"] = {"accuracy": 0.5, "macro_f1": 0.4, "min": 0.4, "max": 0.6, "each": each, "pairs": of_pairs}
-        metrics["ensemble"] = detailed_metrics(truth, shares, names)
+        metrics["ensemble"] = detailed_metrics(truth, shares, names).model_dump()
     (folder / "run.json").write_text(json.dumps(described))
     (folder / "ensemble.json").write_text(json.dumps({"weights": members}))
     (folder / "metrics.json").write_text(json.dumps(metrics))

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from clozify.errors import RunError
-from clozify.runs.object_store_lock import LOCK, Lease
 from clozify.runs.folder import RunFolder
+from clozify.runs.object_store_lock import LOCK, Lease
 
 WHOLE = "whole.json"  # the names of a folder's files, written when all of them are there
 JOB = re.compile(r"[^/]+/[0-9a-f]{16}/")

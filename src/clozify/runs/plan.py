@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.models.lora import Base
-from clozify.models.cloze import BUILTIN, ClozeModel, load_model
+from clozify.config.recipe import Recipe
+from clozify.config.task import Task
 from clozify.data.rows import NO_LABEL, Rows
 from clozify.errors import DataError
 from clozify.metrics import basic_metrics
-from clozify.config.recipe import Recipe
+from clozify.models.cloze import BUILTIN, ClozeModel, load_model
+from clozify.models.lora import Base
 from clozify.runs.folder import fingerprint, hash_key
-from clozify.config.task import Task
 from clozify.runs.tracking import Tracking
 from clozify.training.loop import Monitor
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
-from clozify.models.lora import reset_adapter
 from clozify.models.cloze import ClozeModel
-from clozify.runs.plan import Plan
+from clozify.models.lora import reset_adapter
 from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.runs.folder import RunFolder
+from clozify.runs.plan import Plan
 
 
 class Work(Protocol):

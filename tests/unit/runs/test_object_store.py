@@ -8,9 +8,9 @@ import time
 import pytest
 
 from clozify.errors import RunError
-from clozify.runs.object_store_lock import LOCK, Lease
 from clozify.runs.folder import RunFolder
 from clozify.runs.object_store import Store, StoredRun, local_copy, open_run
+from clozify.runs.object_store_lock import LOCK, Lease
 
 KEY = "0123456789abcdef"
 

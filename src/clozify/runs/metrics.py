@@ -1,0 +1,152 @@
+"""What a run measured, as types: the content of `metrics.json`.
+
+Every method fills its own fields: PET and iPET `untrained`, `members`, `ensemble` and `classifier`, iPET also
+`generations`, the baselines the field of their name. A field is None where nothing was measured, for example without
+test rows; `metrics.json` leaves it out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from clozify.metrics import BasicMetrics, Evaluation, LabelMetrics
+
+
+class Record(BaseModel):
+    """A part of `metrics.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers, lists and dicts; fields without a value are left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class UntrainedMetrics(Record):
+    """The pairs before any training: their accuracy on T is the ensemble weight w(p)."""
+
+    accuracy_on_labeled: list[float] | None = None  # one a pair; None without labelled rows
+    job: str
+
+
+class UnsupervisedMetrics(Record):
+    """The pairs before any training on the test rows (lines 1 and 2 of table 1)."""
+
+    accuracy: float  # mean over the pairs
+    macro_f1: float
+    best: float  # accuracy of the best pair
+    pairs: list[BasicMetrics]
+
+
+class MemberMetrics(Record):
+    """One ensemble member on the test rows; a generation's members have no detail."""
+
+    pair: str
+    seed: int | None
+    job: str  # KIND/KEY of its folder in the run
+    accuracy: float
+    macro_f1: float
+    calibration_error: float | None = None
+    labels: dict[str, LabelMetrics] | None = None
+    confusion: list[list[int]] | None = None
+
+
+class MembersMetrics(Record):
+    """All members on the test rows."""
+
+    accuracy: float  # mean over the members
+    macro_f1: float
+    min: float  # accuracy of the worst pair, a mean over its seeds
+    max: float
+    pairs: dict[str, BasicMetrics]
+    each: list[MemberMetrics]
+
+
+class Generation(Record):
+    """One generation of iPET: its training sets, its certainty, and its members on the test rows."""
+
+    generation: int
+    members: int
+    training_rows: int  # of a member, rounded
+    jobs: list[str]
+    certainty: float | None = None  # mean probability of the predicted label over the unlabelled rows
+    drawn: dict[str, float] | None = None  # label -> rows drawn, mean over the members
+    certainty_of_drawn: float | None = None
+    topped_up: int | None = None
+    agreement: float | None = None  # share of unlabelled rows with the previous generation's label
+    accuracy: float | None = None
+    macro_f1: float | None = None
+    min: float | None = None
+    max: float | None = None
+    each: list[MemberMetrics] | None = None
+
+
+class TriedSteps(Record):
+    """One number of steps of UDA or MixText that was tried on the test rows."""
+
+    accuracy: float
+    macro_f1: float
+    jobs: list[str]
+
+
+class ClassifierMetrics(Record):
+    """The final classifier's repetitions: mean and standard deviation on the test rows."""
+
+    jobs: list[str]
+    dev_each: list[float] | None = None
+    kept: int | None = None  # which repetition's weights are kept, where development rows decided
+    accuracy: float | None = None
+    accuracy_std: float | None = None
+    accuracy_each: list[float] | None = None
+    macro_f1: float | None = None
+    macro_f1_std: float | None = None
+    macro_f1_each: list[float] | None = None
+    calibration_error: float | None = None
+    calibration_error_std: float | None = None
+    calibration_error_each: list[float] | None = None
+    labels: dict[str, LabelMetrics] | None = None  # of the kept repetition
+    confusion: list[list[int]] | None = None
+    # of UDA and MixText alone
+    steps: int | None = None
+    chosen: str | None = None  # how `steps` was chosen
+    tried: dict[str, TriedSteps] | None = None
+    layers: list[int] | None = None
+    augmentation: str | None = None
+    augmentation_seconds: float | None = None
+    versions: int | None = None
+    unlabeled_rows: int | None = None
+
+
+class Metrics(Record):
+    """Everything that a run measured."""
+
+    method: str
+    task: str
+    model: str
+    recipe: str
+    rows: dict[str, int]  # data set -> rows
+    warnings: list[str]
+    run: str  # hash of what the run was asked for
+    untrained: UntrainedMetrics | None = None
+    generations: list[Generation] | None = None
+    unsupervised: UnsupervisedMetrics | None = None
+    members: MembersMetrics | None = None
+    ensemble: Evaluation | None = None
+    classifier: ClassifierMetrics | None = None
+    supervised: ClassifierMetrics | None = None
+    uda: ClassifierMetrics | None = None
+    mixtext: ClassifierMetrics | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> Metrics:
+        """The metrics in a `metrics.json`."""
+        return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
+
+    @property
+    def result(self) -> ClassifierMetrics | Evaluation | None:
+        """The measurement of what the run produced: its classifier, or its ensemble where there is none."""
+        return self.classifier or self.supervised or self.uda or self.mixtext or self.ensemble

@@ -9,11 +9,11 @@ STAMP := $(VENV)/.installed
 demo: setup            ## supervised training, PET and iPET on the sample data, in minutes
 	$(BIN)/clozify demo
 
-test: setup            ## pass the tests
-	$(BIN)/python -m pytest -m "not slow"
+test: setup            ## the tests to pass before every commit, in parallel
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
-test-slow: setup       ## the checks that take minutes
-	$(BIN)/python -m pytest -m slow
+test-slow: setup       ## the tests that take longer: browsers, clusters, killed processes, the tutorial
+	$(BIN)/python -m pytest -m slow -n auto --dist loadfile
 
 docs: setup            ## build the documentation's site into site/
 	$(BIN)/python scripts/build_site.py

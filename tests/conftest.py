@@ -11,7 +11,10 @@ hypothesis.settings.register_profile("clozify", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("clozify")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may need a network
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+# One thread for each of pytest-xdist's workers and the processes they start: tiny models gain nothing from more.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,7 @@ import torch
 from clozify.config.recipe import load_recipe
 from clozify.config.task import parse_task
 from clozify.models.classifier import new_classifier
-from clozify.serving.app import Service
+from clozify.serving.app import PredictionService
 from clozify.serving.requests import Limits
 from clozify.serving.server import make_server, open_socket
 
@@ -32,7 +32,7 @@ def save_classifier(model, task, folder):
 class Slow:
     """In the place of a model: the label is told by the text's first letter, and not while the gate is closed."""
 
-    kind, rows_at_once = "a stand-in", 8
+    description, max_batch_rows = "a stand-in", 8
 
     def __init__(self, task):
         self.task, self.gate, self.scored = parse_task(task), threading.Event(), []
@@ -44,17 +44,23 @@ class Slow:
 
 
 @contextmanager
-def running(held, limits=None, token=None):
+def running(model, limits=None, token=None):
     """A server in a thread; yields what a client needs."""
-    service = Service(held, limits or Limits(), token)
+    service = PredictionService(model, limits or Limits(), token)
     server, listening = make_server(service), open_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     while not server.started:
         time.sleep(0.01)
+
+    def stop():
+        server.should_exit = True
+        while not service.draining:
+            time.sleep(0.01)
+
     try:
-        yield SimpleNamespace(port=port, service=service, url=f"http://127.0.0.1:{port}")
+        yield SimpleNamespace(port=port, service=service, url=f"http://127.0.0.1:{port}", stop=stop)
     finally:
         server.should_exit = True
         thread.join()

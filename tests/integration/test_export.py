@@ -11,7 +11,7 @@ from clozify.errors import ClozifyError
 from clozify.inference import export as module
 from clozify.inference.export import export
 from clozify.inference.finished_run import evaluate, predict
-from clozify.serving.model import Held
+from clozify.serving.model import ServedModel
 from tests.integration.conftest import TASK
 from tests.integration.serving import post, running, save_classifier
 
@@ -67,12 +67,12 @@ def test_an_export_holds_all_that_it_needs_and_no_weights_of_pytorch(exported):
 
 
 def test_the_graph_takes_any_number_of_rows_of_any_length(exported):
-    model = Held(exported[0])._classifier.model
+    model = ServedModel(exported[0])._classifier.model
     assert [given.shape for given in model.session.get_inputs()] == [["batch", "sequence"]] * 3
 
 
 def test_an_export_is_served(exported, folder):
-    with running(Held(exported[0])) as server:
+    with running(ServedModel(exported[0])) as server:
         found = post(server.port, {"text": "game number 3"})[1]["predictions"][0]
         assert post(server.port, path="/health")[1]["model"] == "a classifier in ONNX"
     (folder / "one.csv").write_text("text\ngame number 3\n")
@@ -125,4 +125,4 @@ def test_what_cannot_be_exported_is_told_in_a_sentence(exported, folder, tmp_pat
         shutil.copy(file, tmp_path / "broken")
     (tmp_path / "broken" / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(ClozifyError, match="cannot be loaded"):
-        Held(tmp_path / "broken")
+        ServedModel(tmp_path / "broken")

@@ -10,15 +10,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import hypothesis
 import pytest
-import schemathesis
-from schemathesis import GenerationMode
 
 from clozify.data.in_memory import rows_of
 from clozify.errors import ClozifyError
 from clozify.inference.finished_run import FinishedRun
-from clozify.serving.model import Held
+from clozify.serving.model import ServedModel
 from clozify.serving.requests import Limits
 from clozify.serving.server import open_socket, read_token
 from tests.integration.conftest import TASK
@@ -35,7 +32,7 @@ def folder(tiny_folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(folder):
-    with running(Held(folder), LIMITS) as found:
+    with running(ServedModel(folder), LIMITS) as found:
         yield found
 
 
@@ -69,7 +66,7 @@ def test_answers_are_those_of_predict(server, folder):
 
 def test_rows_of_several_fields_are_answered_by_field(tiny_folder, tmp_path):
     folder = save_classifier(tiny_folder("bert"), TWO_FIELDS, tmp_path)
-    with running(Held(folder)) as server:
+    with running(ServedModel(folder)) as server:
         rows = [{"title": "Mail", "text": "a fine game"}, {"text": "slow tool"}]
         found = post(server.port, {"rows": rows})[1]
         right = expected(folder, title=["Mail", ""], text=["a fine game", "slow tool"])
@@ -83,7 +80,7 @@ def test_rows_of_several_fields_are_answered_by_field(tiny_folder, tmp_path):
 
 def test_an_ensemble_is_served_too(run, files):
     run(unlabeled=None)
-    with running(Held(files / "run")) as server:
+    with running(ServedModel(files / "run")) as server:
         found = post(server.port, {"texts": TEXTS[:3]})[1]
         assert post(server.port, path="/health")[1]["model"] == "an ensemble of 4 members"
     for one, right in zip(shares(found), expected(files / "run", text=TEXTS[:3]).tolist(), strict=True):
@@ -110,7 +107,7 @@ BAD = {
     "a lone surrogate": (b'{"text": "\\ud800"}', 400, "not JSON"),
     "deep nesting": (b"[" * 3_000, 400, "recursion"),
     "a list": (b'["a"]', 422, "is a list, not an object"),
-    "no entry": (b"{}", 422, "nothing"),
+    "no entry": (b"{}", 422, "no key"),
     "a misspelt entry": (b'{"txt": "a"}', 422, "did you mean 'text'"),
     "two entries": (b'{"text": "a", "texts": ["a"]}', 422, "exactly one"),
     "a number": (b'{"text": 1}', 422, "'text' is a number"),
@@ -165,29 +162,29 @@ def test_a_body_of_unknown_length_is_stopped_at_the_limit(server):
 
 
 def test_a_full_queue_answers_429_and_recovers():
-    held = Slow(TASK)
-    with running(held, Limits(max_waiting=3, timeout=20)) as server, ThreadPoolExecutor(8) as pool:
+    model = Slow(TASK)
+    with running(model, Limits(max_waiting=3, timeout=20)) as server, ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(post, server.port, {"text": f"{1 + n % 2}"}) for n in range(3)]
         while "clozify_waiting_requests 3.0" not in post(server.port, path="/metrics")[1]:
             time.sleep(0.01)
         status, answer, headers = post(server.port, {"text": "1"})
         assert (status, headers["retry-after"]) == (429, "1")
         assert "try again" in answer["error"]
-        held.gate.set()
+        model.gate.set()
         assert [job.result()[1]["predictions"][0]["label"] for job in waiting] == ["1", "2", "1"]
         assert post(server.port, {"text": "2"})[0] == 200
 
 
 def test_a_request_that_takes_too_long_is_told_so_and_its_work_is_dropped():
-    held = Slow(TASK)
-    with running(held, Limits(timeout=0.3)) as server:
+    model = Slow(TASK)
+    with running(model, Limits(timeout=0.3)) as server:
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(lambda n: post(server.port, {"texts": ["1"] * 20}), range(4)))
         assert [status for status, _, _ in found] == [504] * 4
         assert "0.3 seconds" in found[0][1]["error"]
-        held.gate.set()
+        model.gate.set()
         assert post(server.port, {"text": "2"})[1]["predictions"][0]["label"] == "2"
-        assert len(held.scored) <= 8 + 1  # one batch was under way
+        assert len(model.scored) <= 8 + 1  # one batch was under way
 
 
 def test_a_body_that_never_ends_is_given_up():
@@ -200,18 +197,18 @@ def test_a_body_that_never_ends_is_given_up():
 
 
 def test_a_model_that_fails_is_a_500_in_json_and_the_server_lives_on(folder, monkeypatch):
-    held = Held(folder)
-    with running(held) as server:
+    model = ServedModel(folder)
+    with running(model) as server:
         monkeypatch.setattr(server.service.batcher, "_score", lambda texts: 1 / 0)
         status, answer, _ = post(server.port, {"text": "a"})
         assert status == 500
         assert "ZeroDivision" not in answer["error"]
-        monkeypatch.setattr(server.service.batcher, "_score", held.scores)
+        monkeypatch.setattr(server.service.batcher, "_score", model.scores)
         assert post(server.port, {"text": "a"})[0] == 200
 
 
 def test_a_token_guards_predictions_and_metrics_but_not_health(folder):
-    with running(Held(folder), token="s3cret") as server:
+    with running(ServedModel(folder), token="s3cret") as server:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret"}):
             assert post(server.port, {"text": "a"}, headers=headers)[0] == 401
             assert post(server.port, path="/metrics", headers=headers)[0] == 401
@@ -231,22 +228,19 @@ def test_the_documentation_needs_no_network(server):
     assert set(described["paths"]) == {"/predict", "/health", "/metrics", "/docs"}
 
 
-@pytest.mark.parametrize("mode", list(GenerationMode))
-@pytest.mark.parametrize("path", ["/predict", "/health", "/metrics", "/docs"])
-def test_whatever_its_description_allows_or_forbids_is_answered_as_described(server, path, mode):
-    """Hand-picked bad requests are those that somebody thought of."""
-    operation = schemathesis.openapi.from_url(f"{server.url}/openapi.json")[path][
-        "POST" if path == "/predict" else "GET"
-    ]
-    if mode.is_negative and path != "/predict":
-        return  # nothing is sent that could be wrong
-
-    @hypothesis.settings(max_examples=15, suppress_health_check=list(hypothesis.HealthCheck))
-    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-    def check(case):
-        case.call_and_validate()
-
-    check()
+def test_a_stopping_server_answers_what_it_accepted_and_closes_connections():
+    model = Slow(TASK)
+    with ThreadPoolExecutor(4) as pool:
+        with running(model) as server:
+            waiting = [pool.submit(post, server.port, {"text": f"{1 + n % 2}"}) for n in range(4)]
+            while "clozify_waiting_requests 4.0" not in post(server.port, path="/metrics")[1]:
+                time.sleep(0.01)
+            server.stop()
+            assert post(server.port, path="/health")[1]["status"] == "stopping"
+            model.gate.set()
+        answers = [job.result() for job in waiting]
+    assert [answer["predictions"][0]["label"] for _, answer, _ in answers] == ["1", "2", "1", "2"]
+    assert {headers["connection"] for _, _, headers in answers} == {"close"}
 
 
 @pytest.fixture
@@ -261,6 +255,7 @@ def process(folder):
             started.kill()
 
 
+@pytest.mark.slow
 def test_a_stop_answers_all_that_was_accepted_and_ends_with_status_0(process):
     """A server that just dies loses the requests it has taken, and its clients cannot know which."""
     started, port = process
@@ -291,7 +286,7 @@ def test_a_stop_answers_all_that_was_accepted_and_ends_with_status_0(process):
     assert started.wait(20) == 0
     assert told
     assert set(answers) == {(200, 8)}
-    assert "has been answered" in started.stdout.read()
+    assert "have been answered" in started.stdout.read()
 
 
 def test_what_keeps_a_server_from_starting_is_one_sentence(tmp_path, monkeypatch):
@@ -305,7 +300,7 @@ def test_what_keeps_a_server_from_starting_is_one_sentence(tmp_path, monkeypatch
     monkeypatch.setenv("CLOZIFY_TOKEN", "def")
     assert read_token(None) == "def"
     with pytest.raises(ClozifyError, match="holds no run"):
-        Held(tmp_path)
+        ServedModel(tmp_path)
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra(folder, monkeypatch, capsys):
@@ -321,10 +316,6 @@ def test_a_library_that_is_missing_is_named_with_its_extra(folder, monkeypatch, 
 
 def test_an_answer_does_not_wait_for_the_receipt_of_its_first_packet():
     """Otherwise every answer on a kept connection takes 40 ms longer, however fast the model is."""
-    import socket
-
-    from clozify.serving.server import open_socket
-
     with open_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()
         with accepted:

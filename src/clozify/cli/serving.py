@@ -68,10 +68,6 @@ def serve(
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         needs(library, "serve", "A server")
     from clozify.serving.requests import Limits
-    from clozify.serving.server import serve as work
+    from clozify.serving.server import serve as run_server
 
-    work(folder, host, port, Limits(max_texts, max_body, max_waiting, timeout), token_file, _say)
-
-
-def _say(line: str) -> None:
-    typer.echo(line)  # flushed, so that a parent process learns the port
+    run_server(folder, host, port, Limits(max_texts, max_body, max_waiting, timeout), token_file, typer.echo)

@@ -1,1 +1,1 @@
-"""A finished run behind HTTP: a model held in memory, a queue that makes batches, an application, a server."""
+"""Implements `clozify serve`: a finished run as an HTTP server with dynamic batching."""

@@ -1,8 +1,7 @@
-"""Dynamic batching: what waits is scored together, by one thread.
+"""Dynamic batching: one thread scores the texts of all waiting requests together.
 
-In: requests' texts, from an event loop. Out: a future a request, with the scores of its texts in their order. While one
-batch is scored the next one gathers, so nobody waits for company. A request with many texts gives a share to each
-batch and queues again, so that small ones need not wait for all of it.
+While a batch is scored, the next one fills up; no request waits for a batch to become full. A request with many texts
+is spread over several batches, so that small requests are not delayed by all of it.
 """
 
 from __future__ import annotations
@@ -12,33 +11,33 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozify.utils import libraries
 
-Score = Callable[[Mapping[str, list[str]]], NDArray[np.floating]]
-Part = tuple["Job", int, int]  # a job, and the first and last of its texts that are meant
+ScoreFunction = Callable[[Mapping[str, list[str]]], NDArray[np.floating]]  # texts by field -> (texts, labels)
 
 
 @dataclass(eq=False)
 class Job:
-    """A request's texts and what is known of them so far."""
+    """A request's texts, the scores computed so far, and the future that its handler awaits."""
 
-    texts: Mapping[str, list[str]]
+    texts: Mapping[str, list[str]]  # by field
     count: int
     scores: NDArray[np.float64]  # (texts, labels)
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[NDArray[np.float64]]
-    taken: int = 0
-    dropped: bool = False  # nobody waits for it any more
+    assigned: int = 0  # texts that have been put into a batch
+    dropped: bool = False  # the client no longer waits
 
-    def settle(self, error: Exception | None = None) -> None:
-        """Tell the event loop how it ended."""
-        self.loop.call_soon_threadsafe(self._settle, error)
+    def finish(self, error: Exception | None = None) -> None:
+        """Set the future's result or error, from any thread."""
+        self.loop.call_soon_threadsafe(self._set_future, error)
 
-    def _settle(self, error: Exception | None) -> None:
+    def _set_future(self, error: Exception | None) -> None:
         if self.future.done():
             return
         if error is None:
@@ -47,27 +46,45 @@ class Job:
             self.future.set_exception(error)
 
 
+class JobSlice(NamedTuple):
+    """The texts `start:stop` of a job."""
+
+    job: Job
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many texts it has."""
+        return self.stop - self.start
+
+
 class Batcher:
-    """A queue of jobs and the thread that works on it."""
+    """A queue of jobs and the thread that scores them in batches of at most `max_batch_rows` texts."""
 
     def __init__(
-        self, score: Score, labels: int, rows_at_once: int, tell: Callable[[int], None] = lambda rows: None
+        self,
+        score: ScoreFunction,
+        labels: int,
+        max_batch_rows: int,
+        on_batch: Callable[[int], None] = lambda rows: None,
     ) -> None:
-        self._score, self._labels, self._rows_at_once, self._tell = score, labels, rows_at_once, tell
-        self._share = max(1, rows_at_once // 2)  # the most that one job gives to a batch others want to be in
+        self._score, self._labels, self._on_batch = score, labels, on_batch
+        self._max_batch_rows = max_batch_rows
+        self._max_job_rows = max(1, max_batch_rows // 2)  # of one job in a batch while other jobs wait
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="batches", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether anybody works on the queue."""
+        """Whether the scoring thread runs."""
         return self._thread.is_alive()
 
     def submit(self, texts: Mapping[str, list[str]]) -> Job:
-        """Queue a request's texts; its future is awaited in the event loop that calls this."""
+        """Queue a request's texts; await the job's future in the calling event loop."""
         loop = asyncio.get_running_loop()
         count = len(next(iter(texts.values())))
         job = Job(texts, count, np.empty((count, self._labels)), loop, loop.create_future())
@@ -77,57 +94,59 @@ class Batcher:
         return job
 
     def close(self) -> None:
-        """Finish what is queued, then end the thread."""
+        """Score what is queued, then end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
-    def _work(self) -> None:
-        libraries.choose_kernels()  # the number of threads is a thread's own
+    def _run(self) -> None:
+        libraries.choose_kernels()  # PyTorch's number of threads is set per thread
         while True:
             with self._changed:
                 while not self._jobs and not self._closed:
                     self._changed.wait()
                 if not self._jobs:
                     return
-                parts = self._take()
-            if parts:
-                self._tell(sum(stop - start for _, start, stop in parts))
-                self._do(parts)
+                batch = self._next_batch()
+            if batch:
+                self._on_batch(sum(part.size for part in batch))
+                self._score_batch(batch)
 
-    def _take(self) -> list[Part]:
-        """Stretches of the jobs that wait, the oldest first; what is left of a job queues again."""
-        room, parts, unfinished = self._rows_at_once, list[Part](), list[Job]()
-        while self._jobs and room:
+    def _next_batch(self) -> list[JobSlice]:
+        """Slices of the waiting jobs, oldest first; an unfinished job goes to the end of the queue."""
+        free, batch, unfinished = self._max_batch_rows, list[JobSlice](), list[Job]()
+        while self._jobs and free:
             job = self._jobs.popleft()
             if job.dropped:
                 continue
-            most = min(room, self._share) if self._jobs else room
-            start, stop = job.taken, min(job.count, job.taken + most)
-            job.taken, room = stop, room - (stop - start)
-            parts.append((job, start, stop))
-            if stop < job.count:
+            limit = min(free, self._max_job_rows) if self._jobs else free
+            part = JobSlice(job, job.assigned, min(job.count, job.assigned + limit))
+            job.assigned, free = part.stop, free - part.size
+            batch.append(part)
+            if part.stop < job.count:
                 unfinished.append(job)
         self._jobs.extend(unfinished)
-        return parts
+        return batch
 
-    def _do(self, parts: list[Part]) -> None:
-        names = parts[0][0].texts
-        texts = {name: [text for job, start, stop in parts for text in job.texts[name][start:stop]] for name in names}
+    def _score_batch(self, batch: list[JobSlice]) -> None:
+        fields = batch[0].job.texts
+        texts = {
+            field: [text for job, start, stop in batch for text in job.texts[field][start:stop]] for field in fields
+        }
         try:
             scores = self._score(texts)
-        except Exception as error:  # a request may not take the others with it
-            if len(parts) > 1:
-                for part in parts:
-                    self._do([part])
+        except Exception as error:  # one bad request must not fail the others
+            if len(batch) > 1:
+                for part in batch:
+                    self._score_batch([part])
                 return
-            parts[0][0].dropped = True
-            parts[0][0].settle(error)
+            batch[0].job.dropped = True
+            batch[0].job.finish(error)
             return
-        at = 0
-        for job, start, stop in parts:
-            job.scores[start:stop] = scores[at : at + stop - start]
-            at += stop - start
-            if stop == job.count:
-                job.settle()
+        offset = 0
+        for part in batch:
+            part.job.scores[part.start : part.stop] = scores[offset : offset + part.size]
+            offset += part.size
+            if part.stop == part.job.count:
+                part.job.finish()

@@ -1,11 +1,11 @@
-"""The documentation page of a server: plain HTML that needs no network and no script."""
+"""The page at `/docs` of a server: HTML without scripts or external files."""
 
 from __future__ import annotations
 
 from html import escape
 
 from clozify.config.task import Task
-from clozify.serving.requests import Limits, RequestForm
+from clozify.serving.requests import Limits, RequestParser
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{name} - clozify</title>
@@ -22,35 +22,38 @@ td, th {{ text-align: left; padding: .2rem 1rem .2rem 0; vertical-align: top; }}
 <pre>curl -s {auth}-H 'Content-Type: application/json' \\
   -d '{example}' \\
   http://HOST:PORT/predict</pre>
-<p>The answer has one entry for each text, in their order:</p>
+<p>The answer has one prediction for each text, in the same order:</p>
 <pre>{answer}</pre>
 <h2>Limits</h2>
-<p>At most {limits.max_texts:,} texts and {limits.max_body:,} bytes a request, {limits.max_waiting:,} requests at
-a time, {limits.timeout:g} seconds each.</p>
+<p>A request may have {limits.max_texts:,} texts and {limits.max_body:,} bytes and takes at most {limits.timeout:g}
+seconds. {limits.max_waiting:,} requests may wait at a time.</p>
 <table>
 <tr><th>status</th><th>meaning</th></tr>
 {statuses}
 </table>
 <p>Every error is JSON: <code>{{"error": "what is wrong and what to send instead"}}</code>.</p>
-<h2>Also</h2>
-<p><a href="health">GET /health</a>: whether it answers. <a href="metrics">GET /metrics</a>: numbers for Prometheus.
-<a href="openapi.json">GET /openapi.json</a>: this interface in OpenAPI.</p>
+<h2>Other addresses</h2>
+<ul>
+<li><a href="health">GET /health</a>: whether the server answers</li>
+<li><a href="metrics">GET /metrics</a>: metrics for Prometheus</li>
+<li><a href="openapi.json">GET /openapi.json</a>: this documentation as OpenAPI</li>
+</ul>
 </body></html>
 """
 
 
-def page(task: Task, form: RequestForm, limits: Limits, protected: bool, statuses: dict[int, str]) -> str:
-    """The page for one task and its limits."""
+def docs_page(task: Task, parser: RequestParser, limits: Limits, protected: bool, statuses: dict[int, str]) -> str:
+    """The HTML page for a task and its limits; `protected`: clients must send a token."""
     first = task.labels[0]
-    shares = ", ".join(f'"{label}": 0.{"9" if label == first else "0"}...' for label in task.labels[:3])
+    probabilities = ", ".join(f'"{label}": 0.{"9" if label == first else "0"}...' for label in task.labels[:3])
     return PAGE.format(
         name=escape(task.name),
         description=escape(task.description or ""),
         fields=escape(", ".join(task.fields)),
         labels=escape(", ".join(task.labels)),
         auth="-H 'Authorization: Bearer TOKEN' " if protected else "",
-        example=escape(form.example.split(" or ")[0]),
-        answer=escape(f'{{"predictions": [{{"label": "{first}", "probabilities": {{{shares}}}}}]}}'),
+        example=escape(parser.example.split(" or ")[0]),
+        answer=escape(f'{{"predictions": [{{"label": "{first}", "probabilities": {{{probabilities}}}}}]}}'),
         limits=limits,
         statuses="\n".join(f"<tr><td>{status}</td><td>{escape(text)}</td></tr>" for status, text in statuses.items()),
     )

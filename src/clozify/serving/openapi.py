@@ -1,0 +1,96 @@
+"""The OpenAPI description of a server: FastAPI's, completed with the task's request and response schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from clozify.serving.requests import RequestParser
+
+STATUSES = {
+    400: "The body is not JSON.",
+    401: "The bearer token is missing or wrong.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    415: "The content type is not JSON.",
+    422: "The JSON does not fit this task.",
+    429: "Too many requests are waiting; try again soon.",
+    500: "The model failed on this request.",
+    503: "The server cannot answer now.",
+    504: "The answer was not ready in time.",
+}
+ERROR_SCHEMA = {
+    "type": "object",
+    "properties": {"error": {"type": "string"}},
+    "required": ["error"],
+    "additionalProperties": False,
+}
+HEALTH_SCHEMA = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
+
+
+def openapi_schema(app: FastAPI, parser: RequestParser, labels: list[str], protected: bool) -> dict[str, Any]:
+    """The OpenAPI document of `app` for one task's requests and labels; `protected`: a bearer token is required."""
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    paths = document["paths"]
+    paths["/predict"]["post"] |= {
+        "summary": "Classify one text or several",
+        "requestBody": {"required": True, **_content("application/json", parser.schema())},
+        "responses": {
+            "200": _response("application/json", _predictions_schema(labels)),
+            **_errors(*[status for status in STATUSES if status != 401 or protected]),
+        },
+    }
+    paths["/health"]["get"] |= {
+        "summary": "Whether the server answers",
+        "responses": {
+            "200": _response("application/json", HEALTH_SCHEMA),
+            "503": _response("application/json", HEALTH_SCHEMA, STATUSES[503]),
+        },
+    }
+    paths["/metrics"]["get"] |= {
+        "summary": "Metrics for Prometheus",
+        "responses": {"200": _response("text/plain", {"type": "string"}), **_errors(*[401] * protected)},
+    }
+    paths["/docs"]["get"] |= {
+        "summary": "This documentation as a page",
+        "responses": {"200": _response("text/html", {"type": "string"})},
+    }
+    if protected:
+        document.setdefault("components", {})["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        for path, method in (("/predict", "post"), ("/metrics", "get")):
+            paths[path][method]["security"] = [{"bearer": []}]
+    return document
+
+
+def _predictions_schema(labels: list[str]) -> dict[str, Any]:
+    probability = {"type": "number", "minimum": 0, "maximum": 1}
+    probabilities = {
+        "type": "object",
+        "properties": dict.fromkeys(labels, probability),
+        "required": labels,
+        "additionalProperties": False,
+    }
+    prediction = {
+        "type": "object",
+        "properties": {"label": {"type": "string", "enum": labels}, "probabilities": probabilities},
+        "required": ["label", "probabilities"],
+    }
+    return {
+        "type": "object",
+        "properties": {"predictions": {"type": "array", "items": prediction}},
+        "required": ["predictions"],
+    }
+
+
+def _content(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {media_type: {"schema": schema}}}
+
+
+def _response(media_type: str, schema: dict[str, Any], description: str = "The answer.") -> dict[str, Any]:
+    return {"description": description, **_content(media_type, schema)}
+
+
+def _errors(*statuses: int) -> dict[str, Any]:
+    return {str(status): _response("application/json", ERROR_SCHEMA, STATUSES[status]) for status in statuses}

@@ -36,7 +36,7 @@ import typer
 
 from clozify.config.recipe import load_recipe
 from clozify.config.task import load_task
-from clozify.data.in_memory import rows_of
+from clozify.data.in_memory import make_rows
 from clozify.data.rows import Rows, read_rows
 from clozify.inference.finished_run import FinishedRun
 from clozify.models.classifier import new_classifier
@@ -195,7 +195,7 @@ def main(
             new_classifier("builtin", task, load_recipe("quick", []), "cpu").save(folder)
         whole = read_rows("builtin:test", task).select(np.arange(DISTINCT))
         texts = {"summary": whole.texts("summary"), "description": [""] * DISTINCT}
-        short = rows_of(texts, task, "the summaries")
+        short = make_rows(texts, task, "the summaries")
         right = FinishedRun(folder).probabilities(short)
         print(f"{clients} clients, {torch.get_num_threads()} threads for the model, torch {torch.__version__}")
         with server(folder) as port:

@@ -96,7 +96,7 @@ def main(
     )
     config.num_labels = labels
     model = ClozeModel(transformers.RobertaForMaskedLM(config).to(device), tokenizer, shape)
-    pad, base = model.tokens.pad_id, load_recipe("paper")
+    pad, base = model.tokenizer.pad_id, load_recipe("paper")
     questions = compile_task(model, data.task)
     question = questions.asked[0]
     encoded = EncodedRows(question.template, questions.tokenize(model, data, 0, rows), 256)
@@ -111,12 +111,12 @@ def main(
         labeled = encoded.batch(rng.permutation(rows)[:4])
         truth = model.tensor(rng.integers(0, labels, 4))
         unlabeled = encoded.batch(rng.permutation(rows)[:12])
-        masked, targets = mask_tokens(unlabeled, base.finetune, model.tokens, rng)
+        masked, targets = mask_tokens(unlabeled, base.finetune, model.tokenizer, rng)
         inputs, helpers = padded(labeled, pad, device), padded(masked, pad, device)
         for micro in range(4):
             one = {name: tensor[micro : micro + 1] for name, tensor in inputs.items()}
             logits = model.model(**one).logits  # (1, 256, vocabulary)
-            scores = logits[0, int(labeled.mask_at[micro])][words]
+            scores = logits[0, int(labeled.mask_positions[micro])][words]
             ce = functional.cross_entropy(scores[None], truth[micro : micro + 1])
             three = {name: tensor[3 * micro : 3 * micro + 3] for name, tensor in helpers.items()}
             wanted = torch.full((3, 256), -100, device=device)

@@ -51,7 +51,7 @@ class ServingError(ClozifyError):
     """A server that cannot be started."""
 
 
-def needs(library: str, extra: str, what: str) -> None:
+def require_package(library: str, extra: str, what: str) -> None:
     """Fail with a sentence where a library of an extra is not installed; `what` says what it is for."""
     try:
         import_module(library)

@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 from clozify import __version__
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
-from clozify.data.in_memory import InputError, columns_of, labels_of, rows_of
+from clozify.data.in_memory import InputError, encode_labels, extract_columns, make_rows
 from clozify.data.rows import Rows
 from clozify.errors import DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
@@ -87,13 +87,13 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         the task's fields) serve any. `y` holds the task's labels, numbers that are written like them, or aliases.
         """
         task = load_task(self.task)
-        columns = columns_of(X, task, "X")
-        names, classes, places = labels_of(y, task)
+        columns = extract_columns(X, task, "X")
+        names, classes, places = encode_labels(y, task)
         if len(names) != (rows := len(next(iter(columns.values())))):
             raise InputError(f"X has {rows} rows, but y has {len(names)} labels; each row needs one.")
         pile = self.unlabeled if unlabeled is None else unlabeled
         if pile is not None and not isinstance(pile, (str, Path, Rows)):
-            pile = rows_of(columns_of(pile, task, "unlabeled"), task, "unlabeled")
+            pile = make_rows(extract_columns(pile, task, "unlabeled"), task, "unlabeled")
         settings = [self.settings] if isinstance(self.settings, str) else list(self.settings)
         if self.random_state is not None:
             rng = check_random_state(self.random_state)  # it refuses what is no seed
@@ -105,7 +105,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             try:
                 metrics = train(
                     task,
-                    labeled=rows_of(columns | {task.label: names}, task, "X"),
+                    labeled=make_rows(columns | {task.label: names}, task, "X"),
                     output=run,
                     unlabeled=pile,
                     model=str(self.model),
@@ -132,7 +132,9 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Each row's probabilities, (rows, labels); the columns are those of `classes_`."""
         check_is_fitted(self)
-        rows = rows_of(columns_of(X, self.task_, "X"), self._kept.finished.task, "X")  # its clean-up as in training
+        rows = make_rows(
+            extract_columns(X, self.task_, "X"), self._kept.finished.task, "X"
+        )  # its clean-up as in training
         return self._kept.finished.probabilities(rows)[:, self._places]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803

@@ -53,7 +53,7 @@ def test_loss_and_gradient_of_a_step_equal_those_through_the_merged_weights(arch
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     settings = Finetune(alpha=0.3)
     drawn = encoded.batch(np.array([2, 3, 4, 0, 1, 2, 3, 2, 0, 4, 3, 2]))
-    masked, targets = mask_tokens(drawn, settings, model.tokens, np.random.default_rng(1))
+    masked, targets = mask_tokens(drawn, settings, model.tokenizer, np.random.default_rng(1))
     words = question.words[0]
 
     plain = load_model(tiny_folder(architecture), "cpu")

@@ -28,7 +28,7 @@ def full_forward(model, questions, rows, max_length):
             if model.model.config.model_type in ("bert", "albert", "electra"):
                 inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids)
             with torch.no_grad():
-                logits = model.model(**inputs).logits[0, int(batch.mask_at[0])]
+                logits = model.model(**inputs).logits[0, int(batch.mask_positions[0])]
             for pair, words in zip(question.pairs, question.words, strict=True):
                 for label in range(len(task.labels)):
                     chosen = np.flatnonzero(words.mean[label])

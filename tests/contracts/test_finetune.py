@@ -32,7 +32,7 @@ def naive_loss(model, question, batch, labels, masked, targets, alpha, micro_bat
     words = question.words[0]
     ce = []
     for row, label in enumerate(labels):
-        at_mask = logits(batch, row)[int(batch.mask_at[row])]
+        at_mask = logits(batch, row)[int(batch.mask_positions[row])]
         scores = torch.stack([at_mask[words.ids[np.flatnonzero(mean)]].mean() for mean in words.mean])
         ce.append(-torch.log(torch.exp(scores[label]) / torch.exp(scores).sum()))
     micro = []
@@ -59,7 +59,7 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     settings = Finetune(alpha=0.3)  # large, so that both parts show
     drawn = encoded.batch(np.array([2, 3, 4, 0, 1, 2, 3, 2, 0, 4, 3, 2]))
-    masked, targets = mask_tokens(drawn, settings, model.tokens, np.random.default_rng(1))
+    masked, targets = mask_tokens(drawn, settings, model.tokenizer, np.random.default_rng(1))
     losses, gradients = [], []
     words = questions.asked[0].words[0]
     ways = [
@@ -150,7 +150,7 @@ def test_a_step_that_is_recorded_asks_nothing_of_the_host(architecture, tiny_fol
     questions = compile_task(model, rows.task)
     encoded = EncodedRows(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
-    masked, targets = mask_tokens(encoded.batch(np.arange(5)), Finetune(), model.tokens, np.random.default_rng(1))
+    masked, targets = mask_tokens(encoded.batch(np.arange(5)), Finetune(), model.tokenizer, np.random.default_rng(1))
     given = (model, questions.asked[0].words[0], lambda: (batch, labels, masked, targets), Finetune(), None)
     steps = [(model.model, capturable_step(*given, in_line=model.packs))]
     classifier = new_classifier(tiny_folder(architecture), rows.task, load_recipe("paper"), "cpu")

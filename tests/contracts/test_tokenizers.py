@@ -33,17 +33,17 @@ def written_out(pattern: Pattern, fields: dict[str, str], word: str) -> list[str
 @given(data=st.data())
 def test_splicing_equals_tokenising_the_written_out_text(kind, tiny, data):
     """A missing or surplus space mark would show the model text it never saw in pretraining."""
-    tokens = tiny(kind).tokens
+    tokenizer = tiny(kind).tokenizer
     pattern = Pattern(data.draw(st.sampled_from(PATTERNS)))
     fields = {slot.field: data.draw(words) for slot in pattern.slots}
-    template = compile_pattern(pattern, tokens)
-    columns = {c: c.tokenize(tokens, [fields[c.slot.field]]) for c in template.columns}
+    template = compile_pattern(pattern, tokenizer)
+    columns = {c: c.tokenize(tokenizer, [fields[c.slot.field]]) for c in template.fields}
     batch = EncodedRows(template, columns, 1000).batch(np.array([0]))
     word = "okay"
-    (word_id,) = word_ids(tokens, template, word)
+    (word_id,) = word_ids(tokenizer, template, word)
     spliced = batch.input_ids[0].copy()
-    spliced[batch.mask_at[0]] = word_id
-    reference = tokens.tokenizer(*written_out(pattern, fields, word), truncation=False, padding=False)
+    spliced[batch.mask_positions[0]] = word_id
+    reference = tokenizer.hf_tokenizer(*written_out(pattern, fields, word), truncation=False, padding=False)
     assert spliced.tolist() == reference["input_ids"]
     if "token_type_ids" in reference:
         assert batch.token_type_ids[0].tolist() == reference["token_type_ids"]
@@ -52,51 +52,51 @@ def test_splicing_equals_tokenising_the_written_out_text(kind, tiny, data):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_file_s_own_truncation_and_padding_are_switched_off(kind, tiny):
     """The tiny tokenizers' files say: cut at 7, pad to 9."""
-    assert len(tiny(kind).tokens.fields(["a game " * 30]).ids) >= 60
-    assert tiny(kind).tokens.fields([""]).lengths.tolist() == [0]
+    assert len(tiny(kind).tokenizer.encode_batch(["a game " * 30]).ids) >= 60
+    assert tiny(kind).tokenizer.encode_batch([""]).lengths.tolist() == [0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mask_token_in_a_user_s_text_is_text(kind, tiny):
     """A second mask, or an end of sequence, would come from whoever wrote the text."""
-    tokens = tiny(kind).tokens
-    special = set(tokens.tokenizer.all_special_ids) - {tokens.tokenizer.unk_token_id}
-    text = " ".join(tokens.tokenizer.all_special_tokens)
+    tokenizer = tiny(kind).tokenizer
+    special = set(tokenizer.hf_tokenizer.all_special_ids) - {tokenizer.hf_tokenizer.unk_token_id}
+    text = " ".join(tokenizer.hf_tokenizer.all_special_tokens)
     for context in (START, "x ", '"'):
-        assert not special & set(tokens.fields([text], context).ids.tolist())
+        assert not special & set(tokenizer.encode_batch([text], context).ids.tolist())
 
 
 @pytest.mark.parametrize(("kind", "inner", "first"), [("roberta", "Ġgood", "good"), ("xlm-roberta", "▁good", "▁good")])
 def test_one_word_may_have_different_ids_in_different_patterns(kind, inner, first, tiny):
-    tokens = tiny(kind).tokens
-    inside = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
-    at_start = compile_pattern(Pattern("{mask}: {text}"), tokens)
-    assert tokens.pieces(word_ids(tokens, inside, "good")) == [inner]
-    assert tokens.pieces(word_ids(tokens, at_start, "good"))[0] == first or kind == "roberta"
+    tokenizer = tiny(kind).tokenizer
+    inside = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
+    at_start = compile_pattern(Pattern("{mask}: {text}"), tokenizer)
+    assert tokenizer.to_tokens(word_ids(tokenizer, inside, "good")) == [inner]
+    assert tokenizer.to_tokens(word_ids(tokenizer, at_start, "good"))[0] == first or kind == "roberta"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_split_word_shows_its_pieces(kind, tiny):
-    tokens = tiny(kind).tokens
-    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
-    _, split, _, _ = verbalize(tokens, template, Verbalizer(words={"a": "good", "b": "unfathomable"}))
+    tokenizer = tiny(kind).tokenizer
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
+    _, split, _, _ = verbalize(tokenizer, template, Verbalizer(words={"a": "good", "b": "unfathomable"}))
     assert [word.word for word in split] == ["unfathomable"]
     assert len(split[0].pieces) > 1
     assert split[0].pieces[0] in str(split[0])
 
 
 def test_words_that_differ_only_in_case_are_one_token_for_a_lower_casing_model(tiny):
-    tokens = tiny("bert").tokens
-    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
-    _, _, errors, _ = verbalize(tokens, template, Verbalizer(words={"a": "Good", "b": "good"}))
+    tokenizer = tiny("bert").tokenizer
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
+    _, _, errors, _ = verbalize(tokenizer, template, Verbalizer(words={"a": "Good", "b": "good"}))
     assert "'a' and 'b' have the same words" in errors[0]
 
 
 def test_lists_of_words_may_overlap_with_a_warning_and_are_averaged(tiny):
-    tokens = tiny("bert").tokens
-    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
+    tokenizer = tiny("bert").tokenizer
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
     found, _, errors, warnings = verbalize(
-        tokens, template, Verbalizer(words={"a": ("good", "great"), "b": ("good", "bad")})
+        tokenizer, template, Verbalizer(words={"a": ("good", "great"), "b": ("good", "bad")})
     )
     assert not errors
     assert "stands for the labels 'a' and 'b'" in warnings[0]
@@ -108,20 +108,20 @@ def test_lists_of_words_may_overlap_with_a_warning_and_are_averaged(tiny):
 )
 def test_a_word_that_touches_letters_is_tokenised_with_them(pattern, fits, tiny):
     """'great' is a token, but in 'greatly' the model never sees it."""
-    tokens = tiny("bert").tokens
-    template = compile_pattern(Pattern(pattern), tokens)
-    assert (len(word_ids(tokens, template, "great")) == 1) == fits
+    tokenizer = tiny("bert").tokenizer
+    template = compile_pattern(Pattern(pattern), tokenizer)
+    assert (len(word_ids(tokenizer, template, "great")) == 1) == fits
 
 
 def test_labels_with_the_same_words_in_another_order_are_an_error(tiny):
-    tokens = tiny("bert").tokens
-    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
-    _, _, errors, _ = verbalize(tokens, template, Verbalizer(words={"a": ("good", "bad"), "b": ("bad", "good")}))
+    tokenizer = tiny("bert").tokenizer
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
+    _, _, errors, _ = verbalize(tokenizer, template, Verbalizer(words={"a": ("good", "bad"), "b": ("bad", "good")}))
     assert "same words" in errors[0]
 
 
 def test_a_word_that_the_tokenizer_drops_is_an_error(tiny):
-    tokens = tiny("bert").tokens
-    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
-    _, split, _, _ = verbalize(tokens, template, Verbalizer(words={"a": "good", "b": "\u200b"}))
+    tokenizer = tiny("bert").tokenizer
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
+    _, split, _, _ = verbalize(tokenizer, template, Verbalizer(words={"a": "good", "b": "\u200b"}))
     assert "nothing to the model's tokenizer" in str(split[0])

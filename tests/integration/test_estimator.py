@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from clozify import PetClassifier, Recipe, train
 from clozify.config.task import parse_task
 from clozify.errors import ClozifyError, RunError
-from clozify.estimator import columns_of, labels_of, rows_of
+from clozify.estimator import encode_labels, extract_columns, make_rows
 from clozify.inference.finished_run import FinishedRun, predict
 
 TASK = parse_task("""
@@ -87,7 +87,7 @@ def test_the_columns_of_predict_proba_are_those_of_classes_and_classes_are_sorte
     """scikit-learn's scorers take the columns in sorted order; the task lists 2 before 1."""
     direct = FinishedRun(fitted.run_)
     rows = pd.DataFrame({"text": PILE})
-    expected = direct.probabilities(rows_of(columns_of(rows, TASK, "X"), TASK, "X"))
+    expected = direct.probabilities(make_rows(extract_columns(rows, TASK, "X"), TASK, "X"))
     found = fitted.predict_proba(PILE)
     assert fitted.classes_.tolist() == [1, 2, 3]
     assert np.array_equal(found, expected[:, [1, 0, 2]])
@@ -124,7 +124,7 @@ def test_what_is_learned_is_as_clozify_train_learns_it(make, tmp_path):
 )
 def test_predictions_are_of_the_kind_that_y_had(y, classes):
     """Numbers that come back as text never equal the truth: an accuracy of 0."""
-    names, found, places = labels_of(y, TASK)
+    names, found, places = encode_labels(y, TASK)
     assert found.tolist() == classes
     assert [type(value) for value in found.tolist()] == [type(value) for value in classes]
     by_place = dict(zip(np.array(TASK.labels)[places], found.tolist(), strict=True))
@@ -134,13 +134,13 @@ def test_predictions_are_of_the_kind_that_y_had(y, classes):
 def test_true_and_false_are_labels_too():
     task = TASK.model_copy(update={"aliases": []})
     words = task.verbalizers[0].model_copy(update={"words": {"True": ("great",), "False": ("bad",)}})
-    assert labels_of([True, False], task.model_copy(update={"verbalizers": [words]}))[1].tolist() == [False, True]
+    assert encode_labels([True, False], task.model_copy(update={"verbalizers": [words]}))[1].tolist() == [False, True]
 
 
 def test_labels_that_fit_two_namings_are_told():
     twisted = TASK.model_copy(update={"aliases": [["1", "2", "3"]]})
     with pytest.warns(UserWarning, match="fit '2', '1' and '3' as well as '1', '2' and '3'"):
-        labels_of([1, 2], twisted)
+        encode_labels([1, 2], twisted)
 
 
 def test_score_is_accuracy_and_refuses_other_labels_than_in_fit(fitted):
@@ -170,7 +170,7 @@ def test_fitting_again_with_the_same_seed_gives_the_same_and_another_seed_someth
     ids=lambda rows: f"{type(rows).__name__} of {type(rows[0] if isinstance(rows, list) else rows).__name__}",
 )  # fmt: skip
 def test_texts_may_come_as_anything_that_holds_them(rows):
-    assert columns_of(rows, TASK, "X") == {"text": TEXTS}
+    assert extract_columns(rows, TASK, "X") == {"text": TEXTS}
 
 
 def test_a_task_with_several_fields_takes_frames_dicts_and_columns(make):

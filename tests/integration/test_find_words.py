@@ -51,10 +51,12 @@ def test_words_are_whole_words_that_every_pattern_reads_as_one_token(model, find
     task, report = find(model)
     compile_task(tiny(model), task)  # raises for a word that is split
     assert report["candidates"] > 20
-    tokens = tiny(model).tokens
+    tokenizer = tiny(model).tokenizer
     for words in task.verbalizers[0].words.values():
         assert 1 <= len(words) <= 3
-        assert all(sum(map(str.isalpha, word)) >= 2 and len(tokens.behind_slot(" ", word)) == 1 for word in words)
+        assert all(
+            sum(map(str.isalpha, word)) >= 2 and len(tokenizer.encode_after_slot(" ", word)) == 1 for word in words
+        )
 
 
 def test_the_search_gets_each_row_s_own_scores_and_each_label_s_own_start(find, tiny, monkeypatch):
@@ -63,7 +65,7 @@ def test_the_search_gets_each_row_s_own_scores_and_each_label_s_own_start(find, 
 
     got = []
     monkeypatch.setattr(findwords, "search_verbalizer", lambda *a: got.append(a) or search_verbalizer(*a))
-    find("roberta", seeds={"2": ["good", "okay"]}, allow=["good", "great", "bad"])
+    find("roberta", seed_words={"2": ["good", "okay"]}, allowed_words=["good", "great", "bad"])
     scores, labels, start, *_ = got[0]
     model, rows = tiny("roberta"), read_rows("labeled.csv", load_task("task.toml"))
     assert start[1].tolist() == [0.5, 0.5, 0, 0]
@@ -111,7 +113,7 @@ def test_it_is_said_where_candidates_come_from_without_a_pile(find):
 
 def test_only_allowed_words_are_found_and_split_ones_are_named(find, files):
     (files / "words.txt").write_text("terrible good\ngreat Good\nxylophonists wrong\n")
-    task, report = find(allow="words.txt", settings=["words.m=2"])
+    task, report = find(allowed_words="words.txt", settings=["words.m=2"])
     found = {word for words in task.verbalizers[0].words.values() for word in words}
     assert found <= {"terrible", "good", "great", "wrong"}
     assert report["candidates"] == 4  # this model reads Good as good
@@ -120,7 +122,7 @@ def test_only_allowed_words_are_found_and_split_ones_are_named(find, files):
 
 def test_seeds_come_first_and_forbidden_words_are_never_found(find):
     first = find()[0].verbalizers[0].words["2"]
-    words = find(seeds={"1": ["Terrible", "bad"]}, forbid=[first[0].upper()])[0].verbalizers[0].words
+    words = find(seed_words={"1": ["Terrible", "bad"]}, forbidden_words=[first[0].upper()])[0].verbalizers[0].words
     assert words["1"][:2] == ("Terrible", "bad")
     assert first[0] not in words["2"]
     assert "terrible" not in words["2"] + words["3"]
@@ -156,12 +158,12 @@ def test_the_default_place_is_never_a_file_that_is_there(find, files):
 
 BAD = {
     "one label": ({"labeled": "one.csv"}, DataError, "have the label '1'; words are found by comparing"),
-    "split seed": ({"seeds": {"1": ["xylophonists"]}}, TaskError, "'xylophonists' of the label '1' is not one token"),
-    "unknown label": ({"seeds": {"1 ": ["bad"]}}, TaskError, "'1 ', which is no label"),
-    "seed forbidden": ({"seeds": {"1": ["bad"]}, "forbid": ["bad"]}, TaskError, "'bad' is forbidden, but also given"),
-    "nothing allowed": ({"allow": ["xylophonists"]}, TaskError, "None of the allowed words can be taken"),
-    "too little allowed": ({"allow": ["good", "bad"], "settings": ["words.m=1"]}, TaskError, "too few words"),
-    "no file of words": ({"allow": "nope.txt"}, DataError, "'nope.txt' cannot be read"),
+    "split seed": ({"seed_words": {"1": ["xylophonists"]}}, TaskError, "'xylophonists' of the label '1' is not one token"),
+    "unknown label": ({"seed_words": {"1 ": ["bad"]}}, TaskError, "'1 ', which is no label"),
+    "seed forbidden": ({"seed_words": {"1": ["bad"]}, "forbidden_words": ["bad"]}, TaskError, "'bad' is forbidden, but also given"),
+    "nothing allowed": ({"allowed_words": ["xylophonists"]}, TaskError, "None of the allowed words can be taken"),
+    "too little allowed": ({"allowed_words": ["good", "bad"], "settings": ["words.m=1"]}, TaskError, "too few words"),
+    "no file of words": ({"allowed_words": "nope.txt"}, DataError, "'nope.txt' cannot be read"),
     "output not a task": ({"output": "found.txt"}, TaskError, "ends in '.toml'"),
     "no output folder": ({"output": "no/found.toml"}, TaskError, "folder 'no' does not exist"),
 }

@@ -11,7 +11,7 @@ from clozify.errors import TrainingError
 from clozify.pipeline import soft_labels as softlabels
 from clozify.pipeline import token_cache as pile
 from clozify.pipeline.train import prepare
-from clozify.prompts.encode import Column
+from clozify.prompts.encode import FieldInContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.worker import WorkerContext
 from clozify.utils import npy as arrays
@@ -69,11 +69,11 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
     monkeypatch.setattr(pile, "_write", lambda *args: (written.append(args[2]), write(*args)))
     with RunFolder(files / "run") as folder:
         bench = WorkerContext(plan, folder)
-        columns: list[Column] = bench.questions.columns
+        columns: list[FieldInContext] = bench.questions.fields
         found = []
 
         def compile_task() -> None:
-            found.append(pile.pile_tokens(bench, bench.model.tokens, plan.model, columns))
+            found.append(pile.pile_tokens(bench, bench.model.tokenizer, plan.model, columns))
 
         threads = [threading.Thread(target=compile_task) for _ in range(4)]
         for thread in threads:
@@ -86,15 +86,15 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
     for of_one in found:
         for column, ragged in expected.items():
             assert np.array_equal(of_one[column].ids, ragged.ids)
-            assert np.array_equal(of_one[column].starts, ragged.starts)
+            assert np.array_equal(of_one[column].offsets, ragged.offsets)
 
 
 def test_scores_in_half_the_bits_are_members_of_their_own(run, files):
     """Found under the same key, float32 scores would be taken for them, or they for float32 scores."""
     run()
-    whole = {path.parent.name: arrays.mapped(path) for path in (files / "run" / "members").glob("*/pile.npy")}
+    whole = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/pile.npy")}
     metrics = run(settings=[*SETTINGS, "scores_dtype=float16"])
-    every = {path.parent.name: arrays.mapped(path) for path in (files / "run" / "members").glob("*/pile.npy")}
+    every = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/pile.npy")}
     half = [found for key, found in sorted(every.items()) if key not in whole]
     assert {found.dtype.name for found in half} == {"float16"}
     assert len(half) == len(whole)

@@ -58,7 +58,7 @@ def test_the_result_is_a_model_folder_with_its_head_and_nothing_pickled(kind, go
     embeddings = model.model.get_input_embeddings().weight
     assert model.model.get_output_embeddings().weight.data_ptr() == embeddings.data_ptr()  # still tied
     assert not torch.equal(embeddings, before.model.get_input_embeddings().weight)
-    assert model.tokens.ids("a fine game") == before.tokens.ids("a fine game")
+    assert model.tokenizer.encode("a fine game") == before.tokenizer.encode("a fine game")
     assert found["steps"] == 6
     assert found["held_out"] == 1 + found["blocks"] // 40
     assert json.loads((folder / "pretrain.json").read_text()) == found

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clozify.data.in_memory import rows_of
+from clozify.data.in_memory import make_rows
 from clozify.errors import ClozifyError
 from clozify.inference.finished_run import FinishedRun
 from clozify.serving.model import ServedModel
@@ -39,7 +39,7 @@ def server(folder):
 def expected(folder, **columns):
     """What `clozify predict` says of the same texts."""
     finished = FinishedRun(folder)
-    return finished.probabilities(rows_of(columns, finished.task, "the test"))
+    return finished.probabilities(make_rows(columns, finished.task, "the test"))
 
 
 def shares(answer):

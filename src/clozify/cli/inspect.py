@@ -164,9 +164,9 @@ def find_words(
         model,
         how,
         examples=examples,
-        allow=allow,
-        forbid=[word for words in forbid or [] for word in words.split(",")],
-        seeds=seeds,
+        allowed_words=allow,
+        forbidden_words=[word for words in forbid or [] for word in words.split(",")],
+        seed_words=seeds,
         column_mapping=column_mapping,
     )
     if as_json:

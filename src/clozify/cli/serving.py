@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clozify.cli.options import JsonOption, QuietOption, app, print_json, teller
-from clozify.errors import ExportError, needs
+from clozify.errors import ExportError, require_package
 
 
 @app.command()
@@ -66,7 +66,7 @@ def serve(
 ) -> None:
     """Answer requests over HTTP with a finished run."""
     for library in ("fastapi", "uvicorn", "prometheus_client"):
-        needs(library, "serve", "A server")
+        require_package(library, "serve", "A server")
     from clozify.serving.requests import Limits
     from clozify.serving.server import serve as run_server
 

@@ -32,7 +32,7 @@ class InputError(DataError, ValueError):
     """Rows or labels that the estimator cannot use; scikit-learn expects a `ValueError`."""
 
 
-def rows_of(columns: dict[str, list[str]], task: Task, source: str) -> Rows:
+def make_rows(columns: dict[str, list[str]], task: Task, source: str) -> Rows:
     """Rows from memory."""
     from datasets import Dataset
 
@@ -42,7 +42,7 @@ def rows_of(columns: dict[str, list[str]], task: Task, source: str) -> Rows:
         raise InputError(f"{source} holds {error.object!r}, which is no valid Unicode; repair the text.") from None
 
 
-def columns_of(X: Any, task: Task, what: str) -> dict[str, list[str]]:  # noqa: N803
+def extract_columns(X: Any, task: Task, what: str) -> dict[str, list[str]]:  # noqa: N803
     """Each field's texts, from whatever holds rows; `what` names it in messages. Optional fields may be missing."""
     sized = hasattr(X, "__len__") and getattr(X, "shape", None) != ()
     if isinstance(X, (str, bytes, Mapping)) or hasattr(X, "toarray") or not sized:
@@ -106,7 +106,7 @@ def _checked(values: list[Any], field: str, optional: bool, what: str) -> list[s
     return ["" if absent else str(value) for value, absent in zip(values, missing, strict=True)]
 
 
-def labels_of(y: Any, task: Task) -> tuple[list[str], NDArray[Any], NDArray[np.int64]]:
+def encode_labels(y: Any, task: Task) -> tuple[list[str], NDArray[Any], NDArray[np.int64]]:
     """The rows' labels by the task's own names; `classes_`, of the kind of `y`; and their places in `task.labels`.
 
     Classes are sorted: scikit-learn's scorers take the columns of `predict_proba` to be in that order.

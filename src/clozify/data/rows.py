@@ -48,7 +48,7 @@ class Rows:
         self._dataset = dataset.with_format("arrow")
         # the rows of the file that these were selected from, and which of them these are
         self._whole: tuple[Rows, NDArray[np.int64]] | None = None
-        self._numbers: NDArray[np.int64] | None = None  # in the file, where the rows have come without it
+        self._row_numbers: NDArray[np.int64] | None = None  # in the file, where the rows have come without it
         self._single: dict[str, Dataset] = {}  # a column by itself: choosing one takes long in a large file
         self._check_columns(named=set(column_mapping or {}))
 
@@ -123,7 +123,7 @@ class Rows:
         import pyarrow as pa
 
         column = self._column(self.task.id, start, stop) if self.task.id else None
-        return pa.array(self.numbers(start, stop)) if column is None else column
+        return pa.array(self.row_numbers(start, stop)) if column is None else column
 
     @property
     def has_ids(self) -> bool:
@@ -131,20 +131,20 @@ class Rows:
         return self.task.id is not None and self.task.id in self._dataset.column_names
 
     @property
-    def mapped(self) -> dict[str, str]:
+    def renamed_columns(self) -> dict[str, str]:
         """The columns of those fields that the data calls otherwise."""
         return {name: column for name, column in self.column_mapping.items() if name != column}
 
     @property
-    def rows_of_file(self) -> int:
+    def source_rows(self) -> int:
         """How many rows the file has that these come from."""
         return len(self._dataset)
 
-    def numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
+    def row_numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Each row's number in the file that it comes from."""
         stop = len(self) if stop is None else stop
         chosen = np.arange(start, stop) if self._whole is None else self._whole[1][start:stop]
-        return chosen if self._numbers is None else self._numbers[chosen]
+        return chosen if self._row_numbers is None else self._row_numbers[chosen]
 
     def _column(self, name: str, start: int, stop: int) -> Any:
         if name not in self._dataset.column_names:

@@ -315,7 +315,7 @@ def packed(rows: Rows) -> dict[str, Any]:
     known = {name: value for name, value in rows.__getstate__().items() if name not in ("_dataset", "_whole")}
     if rows._whole is not None and "labels" in vars(rows._whole[0]):  # one naming of the labels for the whole file
         known["labels"] = rows.labels
-    known["_numbers"] = rows.numbers()
+    known["_row_numbers"] = rows.row_numbers()
     return known | {"table": rows.table(), "info": rows._dataset.info}
 
 

@@ -66,7 +66,7 @@ def check(
         "task": task.name,
         "description": task.description,
         "model": model.name,
-        "mask": model.tokens.tokenizer.mask_token,
+        "mask": model.tokenizer.hf_tokenizer.mask_token,
         "fields": task.fields,
         "labels": task.labels,
         "metric": task.metric,
@@ -91,17 +91,17 @@ def _pattern(
     examples: int,
 ) -> dict[str, Any]:
     """One pattern: its words, a few rows as the model reads them and what it answers, and its own favourites."""
-    template = compile_pattern(Pattern(text), model.tokens)
+    template = compile_pattern(Pattern(text), model.tokenizer)
     shown: dict[str, Any] = {"pattern": text, "pairs": [], "rows": []}
     if question is not None:
         shown["pairs"] = [_words(model, template, task.pairs[pair]) for pair in question.pairs]
     if rows is not None:
         count = min(examples, len(rows))
-        columns = {c: c.tokenize(model.tokens, rows.texts(c.slot.field, 0, count)) for c in set(template.columns)}
+        columns = {c: c.tokenize(model.tokenizer, rows.texts(c.slot.field, 0, count)) for c in set(template.fields)}
         encoded = EncodedRows(template, columns, max_length)
         for row in range(count):
             batch = encoded.batch(np.array([row]))
-            read_as = model.tokens.text(batch.input_ids[0])
+            read_as = model.tokenizer.decode(batch.input_ids[0])
             answers = []
             for words in question.words if question is not None else ():
                 shares = model.label_scores(model.states_at_mask(batch), words)[0].softmax(dim=-1).tolist()
@@ -113,13 +113,15 @@ def _pattern(
 
 def _words(model: ClozeModel, template: Template, pair: Pair) -> dict[str, Any]:
     ids = {
-        word: word_ids(model.tokens, template, word)[0] for words in pair.verbalizer.words.values() for word in words
+        word: word_ids(model.tokenizer, template, word)[0] for words in pair.verbalizer.words.values() for word in words
     }
     return {
         "pair": pair.name,
         "verbalizer": pair.verbalizer.name,
         "words": {
-            label: [{"word": word, "token": model.tokens.pieces([ids[word]])[0], "id": ids[word]} for word in words]
+            label: [
+                {"word": word, "token": model.tokenizer.to_tokens([ids[word]])[0], "id": ids[word]} for word in words
+            ]
             for label, words in pair.verbalizer.words.items()
         },
     }

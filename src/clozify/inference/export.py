@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from clozify import __version__
 from clozify.config.task import load_task
-from clozify.data.in_memory import rows_of
+from clozify.data.in_memory import make_rows
 from clozify.data.rows import Rows, read_rows
-from clozify.errors import DataError, ExportError, needs
+from clozify.errors import DataError, ExportError, require_package
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.metrics import softmax
@@ -52,7 +52,7 @@ def export(
     The rows to check on are `data`, or the run's own test rows. With `int8` the weights take a quarter of the space.
     """
     for library in ("onnx", "onnxscript", "onnxruntime"):
-        needs(library, "onnx", "An export to ONNX")
+        require_package(library, "onnx", "An export to ONNX")
     finished = FinishedRun(folder)
     if finished.classifier is None:
         raise ExportError(
@@ -156,7 +156,7 @@ def _rows_to_check(finished: FinishedRun, data: str | Path | None, int8: bool) -
             "An export in 8 bits changes answers, and how many must be seen on rows of the task; name some with --data."
         )
     texts = read_rows("builtin:test", load_task("debian")).texts("description")
-    return _some(rows_of(dict.fromkeys(task.fields, texts), task, "builtin:test"))
+    return _some(make_rows(dict.fromkeys(task.fields, texts), task, "builtin:test"))
 
 
 def _some(rows: Rows) -> Rows:
@@ -178,11 +178,11 @@ class _Scores(nn.Module):
 
 
 def _write_folder(classifier: Classifier, source: Path, folder: Path) -> None:
-    classifier.tokens.tokenizer.save_pretrained(folder)
+    classifier.tokenizer.hf_tokenizer.save_pretrained(folder)
     classifier.model.config.save_pretrained(folder)
     shutil.copyfile(source / TASK_FILE, folder / TASK_FILE)
     width = min(16, classifier.max_length)
-    ids = torch.full((2, width), classifier.tokens.mask_id)
+    ids = torch.full((2, width), classifier.tokenizer.mask_id)
     mask = torch.ones_like(ids)
     mask[1, width // 2 :] = 0
     given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}

@@ -21,7 +21,7 @@ from clozify.config.recipe import Finetune, Recipe
 from clozify.gpu.cuda_graphs import CapturableStep, pad_last_axis, padded_count, padded_width
 from clozify.gpu.packing import pack
 from clozify.models.cloze import ClozeModel
-from clozify.prompts.encode import Batch, EncodedRows, join
+from clozify.prompts.encode import Batch, EncodedRows, concat_batches
 from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.prompts.verbalizer import LabelWords
 from clozify.training.loop import NO_MONITOR, Monitor, class_weights, cycle_batches, seed_everything, train
@@ -39,23 +39,23 @@ class MaskedTokens:
 
 
 def mask_tokens(
-    batch: Batch, settings: Finetune, tokens: PromptTokenizer, rng: np.random.Generator
+    batch: Batch, settings: Finetune, tokenizer: PromptTokenizer, rng: np.random.Generator
 ) -> tuple[Batch, MaskedTokens]:
     """Choose 15% of a batch's tokens; 80% of them become the mask, 10% a random token, 10% stay.
 
     Never the cloze slot, padding or a special token, unless the recipe asks for the authors' targets.
     """
     ids = batch.input_ids.copy()
-    may = batch.attention_mask.astype(bool) & ~tokens.special[ids]
+    may = batch.attention_mask.astype(bool) & ~tokenizer.is_special[ids]
     if settings.lm_targets == "all":  # the authors' code: padding and the cloze slot too
-        may = ~np.isin(ids, tokens.ends)
+        may = ~np.isin(ids, tokenizer.boundary_ids)
     rows, positions = np.nonzero(may & (rng.random(ids.shape) < settings.mlm_probability))
     were = ids[rows, positions]
     fate = rng.random(len(rows))
     ids[rows, positions] = np.where(
-        fate < 0.8, tokens.mask_id, np.where(fate < 0.9, rng.integers(0, len(tokens.special), len(rows)), were)
+        fate < 0.8, tokenizer.mask_id, np.where(fate < 0.9, rng.integers(0, len(tokenizer.is_special), len(rows)), were)
     )
-    masked = Batch(batch.rows, ids, batch.attention_mask, batch.token_type_ids, batch.mask_at)
+    masked = Batch(batch.rows, ids, batch.attention_mask, batch.token_type_ids, batch.mask_positions)
     return masked, MaskedTokens(rows, positions, were)
 
 
@@ -86,7 +86,7 @@ def finetune(
         if unlabeled is None or help_from is None:
             return labeled.batch(chosen), truth, None, None
         width = unlabeled.max_length if recipe.finetune.lm_targets == "all" else None
-        masked, targets = mask_tokens(unlabeled.batch(next(help_from), width), recipe.finetune, model.tokens, rng)
+        masked, targets = mask_tokens(unlabeled.batch(next(help_from), width), recipe.finetune, model.tokenizer, rng)
         return labeled.batch(chosen), truth, masked, targets
 
     def loss_of_step(_: int) -> Tensor:
@@ -96,7 +96,7 @@ def finetune(
         ours = current_group().share(len(truth))
         if ours.start == ours.stop:
             return zero_loss()
-        scores = model.label_scores(model.states_at_mask(batch.part(ours)), words)
+        scores = model.label_scores(model.states_at_mask(batch.slice_rows(ours)), words)
         return len(scores) / len(truth) * cross_entropy(scores, model.tensor(truth[ours]), weights)
 
     if model.device.type == "cuda" and current_group().size == 1:
@@ -122,8 +122,8 @@ def capturable_step(
 
     def arrays() -> dict[str, NDArray[Any]]:
         batch, truth, masked, targets = drawn()
-        both = batch if masked is None else join([batch, masked], model.tokens.pad_id)
-        rows, positions = np.arange(len(truth)), batch.mask_at
+        both = batch if masked is None else concat_batches([batch, masked], model.tokenizer.pad_id)
+        rows, positions = np.arange(len(truth)), batch.mask_positions
         if targets is not None:
             rows, positions = (
                 np.concatenate([rows, len(truth) + targets.rows]),
@@ -132,10 +132,10 @@ def capturable_step(
         found: dict[str, NDArray[Any]]
         if not in_line:
             width = padded_width(both.input_ids.shape[1], model.longest)
-            fill = {"input_ids": model.tokens.pad_id}
+            fill = {"input_ids": model.tokenizer.pad_id}
             found = {name: pad_last_axis(getattr(both, name), width, fill.get(name, 0)) for name in model.input_names}
         else:
-            packed = pack(both, model.tokens.pad_id, in_steps=True)
+            packed = pack(both, model.tokenizer.pad_id, in_steps=True)
             found, width = dict(packed.arrays), packed.arrays["input_ids"].shape[1]
             positions = packed.start[rows] + positions
         found |= {"rows": rows, "positions": positions, "truth": truth}
@@ -184,12 +184,12 @@ def _joint_loss(
     micro = targets.rows // settings.per_gpu_helper_batch_size  # which micro-batch a token belongs to
     counts = np.bincount(micro, minlength=settings.gradient_accumulation_steps)
     here = (targets.rows >= helpers.start) & (targets.rows < helpers.stop)
-    both = join([batch.part(ours), masked.part(helpers)], model.tokens.pad_id)
+    both = concat_batches([batch.slice_rows(ours), masked.slice_rows(helpers)], model.tokenizer.pad_id)
     if len(both.rows) == 0:
         return zero_loss()
     labeled_rows = ours.stop - ours.start
     rows = np.concatenate([np.arange(labeled_rows), labeled_rows + targets.rows[here] - helpers.start])
-    positions = np.concatenate([batch.mask_at[ours], targets.positions[here]])
+    positions = np.concatenate([batch.mask_positions[ours], targets.positions[here]])
     states = model.states(both, model.tensor(rows), model.tensor(positions))  # (labelled + masked, hidden)
     answers = model.label_scores(states[:labeled_rows], words)
     ce = share * cross_entropy(answers, truth[ours], weights) if labeled_rows else answers.sum()

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from clozify.config.recipe import Mixtext
 from clozify.errors import ModelError
 from clozify.models.classifier import Classifier
-from clozify.prompts.encode import EncodedRows, join
+from clozify.prompts.encode import EncodedRows, concat_batches
 from clozify.training.loop import NO_MONITOR, Monitor, class_weights, cycle_batches, train
 from clozify.training.losses import distillation_loss, entropy_above_margin, kl_divergence, sharpened
 from clozify.utils.process_group import require_single_process
@@ -93,7 +93,7 @@ def mixtext(
 ) -> list[float]:
     """Train the classifier; each of `augmented` holds the pile's rows in another wording, in the pile's order."""
     require_single_process("MixText")
-    model, pad = classifier.model, classifier.tokens.pad_id
+    model, pad = classifier.model, classifier.tokenizer.pad_id
     steps, number = settings.steps(len(labeled)), len(classifier.task.labels)
     layers = layers_to_mix(settings.mix_layers, model.config.num_hidden_layers)
     draw = cycle_batches(len(labeled), settings.rows_per_step, rng)
@@ -105,14 +105,14 @@ def mixtext(
         chosen, others = next(draw), next(draw_unlabeled)
         versions = [pile.batch(others), *(version.batch(others) for version in augmented)]
         with torch.no_grad():  # in training mode, as in the original code: with dropout
-            scores = classifier.scores(join(versions, pad)).float()
+            scores = classifier.scores(concat_batches(versions, pad)).float()
             guess = guessed(torch.split(scores, len(others)), settings)
         targets = torch.cat([known[labels[chosen].astype(np.int64)], *[guess] * len(versions)])  # (rows, labels)
         share = float(rng.beta(settings.alpha, settings.alpha))
         share = max(share, 1 - share)
         order = torch.from_numpy(rng.permutation(len(targets))).to(classifier.device)
         with mixing(model, int(rng.choice(layers)), share, order):
-            batch = join([labeled.batch(chosen), *versions[1:], versions[0]], pad)
+            batch = concat_batches([labeled.batch(chosen), *versions[1:], versions[0]], pad)
             scores = classifier.scores(batch, together=True).float()
         targets = share * targets + (1 - share) * targets[order]
         ours, theirs = scores[: len(chosen)], scores[len(chosen) :]

@@ -60,13 +60,13 @@ class _MaskedBlocks(Dataset[dict[str, Tensor]]):
         self,
         blocks: NDArray[np.int32],
         order: NDArray[np.int64],
-        tokens: PromptTokenizer,
+        tokenizer: PromptTokenizer,
         share: float,
         seed: tuple[int, ...],
     ) -> None:
         self.blocks, self.order, self.seed = blocks, order, seed
-        self.special = torch.from_numpy(tokens.special)  # (vocabulary,)
-        self.masking = DataCollatorForLanguageModeling(tokens.tokenizer, mlm_probability=share)
+        self.special = torch.from_numpy(tokenizer.is_special)  # (vocabulary,)
+        self.masking = DataCollatorForLanguageModeling(tokenizer.hf_tokenizer, mlm_probability=share)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -178,8 +178,8 @@ def pretrain(
         trainer = _MaskedLMTrainer(
             model,
             args=_arguments(settings, steps, seed, folder, model.device.type == "cuda", save_every),
-            train_dataset=_MaskedBlocks(blocks, order, model.tokens, share, (seed, 0)),
-            eval_dataset=_MaskedBlocks(blocks, held_out, model.tokens, share, (seed, 1)),
+            train_dataset=_MaskedBlocks(blocks, order, model.tokenizer, share, (seed, 0)),
+            eval_dataset=_MaskedBlocks(blocks, held_out, model.tokenizer, share, (seed, 1)),
             callbacks=[_Watching(steps, say, advance)],
         )
         before = trainer.held_out_loss()

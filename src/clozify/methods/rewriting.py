@@ -34,8 +34,8 @@ class Vocabulary:
     @staticmethod
     def of(model: ClozeModel) -> Vocabulary:
         """Found from the tokenizer's entries and what they decode to."""
-        tokenizer: Any = model.tokens.tokenizer
-        pieces = model.tokens.pieces(range(len(tokenizer)))
+        tokenizer: Any = model.tokenizer.hf_tokenizer
+        pieces = model.tokenizer.to_tokens(range(len(tokenizer)))
         marked = any(piece.startswith(("Ġ", "▁")) for piece in pieces)
         starts = [piece.startswith(("Ġ", "▁")) if marked else not piece.startswith("##") for piece in pieces]
         surface = [
@@ -44,7 +44,7 @@ class Vocabulary:
         usable = np.array(
             [bool(text) and text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text for text in surface]
         )
-        return Vocabulary(np.array(starts), usable & ~model.tokens.special, surface)
+        return Vocabulary(np.array(starts), usable & ~model.tokenizer.is_special, surface)
 
 
 @torch.inference_mode()
@@ -59,9 +59,9 @@ def rewrite(
     """One rewriting of each text; same seed, same texts, same machine: the same rewriting."""
     vocabulary, rng = Vocabulary.of(model), np.random.default_rng(seed)
     generator = torch.Generator(model.device).manual_seed(seed)
-    before, after = (list(ids) for ids in model.tokens.layout(1).specials)
+    before, after = (list(ids) for ids in model.tokenizer.special_tokens(1).specials)
     room = max(1, min(max_length, model.longest) - len(before) - len(after))
-    encoded = model.tokens.with_offsets(texts)
+    encoded = model.tokenizer.encode_with_offsets(texts)
     lengths = np.array([min(room, len(ids)) for ids, _ in encoded], dtype=np.int64)
     written = list(texts)
     order = np.argsort(-lengths, kind="stable")
@@ -73,7 +73,7 @@ def rewrite(
             chosen = order[done : done + max(1, TOKENS_PER_BATCH[model.device.type] // most)]
             rows = [encoded[row][0][: lengths[row]] for row in chosen]
             ids, attention = (
-                np.full((len(rows), most), model.tokens.pad_id),
+                np.full((len(rows), most), model.tokenizer.pad_id),
                 np.zeros((len(rows), most), dtype=np.int64),
             )
             for place, row in enumerate(rows):
@@ -81,7 +81,7 @@ def rewrite(
                 ids[place, : len(whole)], attention[place, : len(whole)] = whole, 1
             row_of, at = _masked(rows, vocabulary, settings.mask_share, rng)
             old = ids[row_of, at + len(before)]
-            ids[row_of, at + len(before)] = model.tokens.mask_id
+            ids[row_of, at + len(before)] = model.tokenizer.mask_id
             batch = Batch(np.arange(len(rows)), ids, attention, np.zeros_like(ids), np.zeros(len(rows), dtype=np.int64))
             new = _drawn(model, batch, row_of, at + len(before), old, vocabulary, settings.temperature, generator)
             for place, number in enumerate(chosen):

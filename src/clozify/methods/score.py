@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from clozify.data.rows import CHUNK_ROWS, Rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import TaskPrompts
-from clozify.prompts.encode import Column, EncodedRows
-from clozify.prompts.tokenizer import Ragged
+from clozify.prompts.encode import EncodedRows, FieldInContext
+from clozify.prompts.tokenizer import RaggedTokens
 from clozify.utils.process_group import current_group
 
 MAX_LENGTH = 256  # the paper's max_seq_length
@@ -33,7 +33,7 @@ class ScoringStats:
     truncated: int = 0  # rows that some pattern had to shorten
     empty: Counter[str] = field(default_factory=Counter)  # field -> rows without text in it
 
-    def note(self, columns: Mapping[Column, Ragged], encoded: Sequence[EncodedRows]) -> None:
+    def note(self, columns: Mapping[FieldInContext, RaggedTokens], encoded: Sequence[EncodedRows]) -> None:
         """Count what a stretch of rows holds."""
         self.rows += len(encoded[0])
         self.truncated += int(np.any([rows.truncated for rows in encoded], axis=0).sum())

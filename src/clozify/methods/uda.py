@@ -20,7 +20,7 @@ from torch import Tensor
 
 from clozify.config.recipe import Uda
 from clozify.models.classifier import Classifier
-from clozify.prompts.encode import EncodedRows, join
+from clozify.prompts.encode import EncodedRows, concat_batches
 from clozify.training.loop import NO_MONITOR, Monitor, class_weights, cycle_batches, train
 from clozify.training.losses import annealed_cross_entropy, kl_divergence
 from clozify.utils.process_group import require_single_process
@@ -77,7 +77,9 @@ def uda(
         order = np.argsort(version, kind="stable")  # the rows as `said_otherwise` has them
         with torch.no_grad():  # in training mode, as in both implementations: with dropout
             original = classifier.scores(pile.batch(others[order])).float()
-        scores = classifier.scores(join([labeled.batch(chosen), *said_otherwise], classifier.tokens.pad_id)).float()
+        scores = classifier.scores(
+            concat_batches([labeled.batch(chosen), *said_otherwise], classifier.tokenizer.pad_id)
+        ).float()
         truth = torch.from_numpy(labels[chosen].astype(np.int64)).to(classifier.device)
         most = annealing_threshold(settings.tsa, step / max(1, steps), number)
         ce = annealed_cross_entropy(scores[: len(chosen)], truth, most, weights)

@@ -24,15 +24,15 @@ LETTERS = 2  # a candidate has at least so many alphabetic characters
 class Candidates:
     """The words to choose from, and the id of each at the mask of each pattern."""
 
-    def __init__(self, tokens: PromptTokenizer, templates: list[Template]) -> None:
-        self.tokens, self.templates = tokens, templates
+    def __init__(self, tokenizer: PromptTokenizer, templates: list[Template]) -> None:
+        self.tokenizer, self.templates = tokenizer, templates
         self.words: list[str] = []
         self.place: dict[tuple[int, ...], int] = {}  # a word's ids -> its place among the words
 
     def ids(self, word: str) -> tuple[int, ...] | None:
         """The word's id in each pattern; None if it is not one token in all of them."""
-        each = [word_ids(self.tokens, template, word) for template in self.templates]
-        unknown = [self.tokens.tokenizer.unk_token_id]
+        each = [word_ids(self.tokenizer, template, word) for template in self.templates]
+        unknown = [self.tokenizer.hf_tokenizer.unk_token_id]
         return None if any(len(ids) != 1 or ids == unknown for ids in each) else tuple(ids[0] for ids in each)
 
     def fill(self, words: Iterable[str], most: int, banned: Collection[tuple[int, ...] | None] = ()) -> list[str]:
@@ -60,11 +60,11 @@ def fill_candidates(
     pile: Rows | None,
 ) -> list[str]:
     """Take in the most frequent words of the pile (else of the labelled rows); returns what is worth telling."""
-    tokens, given = candidates.tokens, len(candidates.words)
-    frequency = _frequency(tokens, questions, rows if pile is None else pile)
+    tokenizer, given = candidates.tokenizer, len(candidates.words)
+    frequency = _frequency(tokenizer, questions, rows if pile is None else pile)
 
     def count(word: str) -> int:
-        ids = tokens.behind_slot(" ", word)
+        ids = tokenizer.encode_after_slot(" ", word)
         return int(frequency[ids[0]]) if len(ids) == 1 else 0
 
     if allowed is not None:
@@ -75,7 +75,7 @@ def fill_candidates(
                 "model in every pattern, and not be forbidden."
             )
         return [f"Allowed, but not one token in every pattern, so left out: {quoted(split)}."] if split else []
-    candidates.fill(_vocabulary(tokens, frequency), most, banned)
+    candidates.fill(_vocabulary(tokenizer, frequency), most, banned)
     met = sum(count(word) > 0 for word in candidates.words)
     if met == len(candidates.words) and pile is not None:
         return []
@@ -86,21 +86,25 @@ def fill_candidates(
     ]
 
 
-def _frequency(tokens: PromptTokenizer, questions: TaskPrompts, rows: Rows) -> NDArray[np.int64]:
+def _frequency(tokenizer: PromptTokenizer, questions: TaskPrompts, rows: Rows) -> NDArray[np.int64]:
     """How often each token stands in the rows: (vocabulary,)."""
-    count = np.zeros(len(tokens.special), dtype=np.int64)
-    fields = sorted({column.slot.field for column in questions.columns})
+    count = np.zeros(len(tokenizer.is_special), dtype=np.int64)
+    fields = sorted({column.slot.field for column in questions.fields})
     with progress("counting words", len(rows) * len(fields)) as advance:
         for start, stop in rows.chunks():
             for field in fields:
-                count += np.bincount(tokens.fields(rows.texts(field, start, stop), SPACE).ids, minlength=len(count))
+                count += np.bincount(
+                    tokenizer.encode_batch(rows.texts(field, start, stop), SPACE).ids, minlength=len(count)
+                )
                 advance(stop - start)
     return count
 
 
-def _vocabulary(tokens: PromptTokenizer, frequency: NDArray[np.int64]) -> Iterator[str]:
+def _vocabulary(tokenizer: PromptTokenizer, frequency: NDArray[np.int64]) -> Iterator[str]:
     """The model's whole words, the most frequent first, then as they stand in the vocabulary."""
     for token in np.argsort(-frequency, kind="stable").tolist():
-        word = "" if tokens.special[token] else tokens.text([token])
-        if sum(map(str.isalpha, word)) >= LETTERS and tokens.behind_slot(" ", word) == [token]:  # else a piece of one
+        word = "" if tokenizer.is_special[token] else tokenizer.decode([token])
+        if sum(map(str.isalpha, word)) >= LETTERS and tokenizer.encode_after_slot(" ", word) == [
+            token
+        ]:  # else a piece of one
             yield word

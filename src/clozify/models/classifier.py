@@ -54,10 +54,10 @@ class Classifier:
         libraries.choose_kernels()
         self.model = model.eval()
         self.task = task
-        self.tokens = PromptTokenizer(tokenizer)
+        self.tokenizer = PromptTokenizer(tokenizer)
         self.max_length = max_length
         segments = field_segments(task)
-        self.template = compile_segments(Pattern("the fields"), segments, self.tokens)
+        self.template = compile_segments(Pattern("the fields"), segments, self.tokenizer)
         self._typed = getattr(model.config, "type_vocab_size", 0) > 1
 
     @property
@@ -77,7 +77,7 @@ class Classifier:
 
     def encode_texts(self, texts: Mapping[str, list[str]]) -> EncodedRows:
         """Each field's texts, cleaned as `Rows` cleans them."""
-        columns = {c: c.tokenize(self.tokens, texts[c.slot.field]) for c in self.template.columns}
+        columns = {c: c.tokenize(self.tokenizer, texts[c.slot.field]) for c in self.template.fields}
         return EncodedRows(self.template, columns, self.max_length)
 
     def scores(self, batch: Batch, together: bool = False) -> Tensor:
@@ -85,7 +85,7 @@ class Classifier:
         lengths = batch.attention_mask.sum(axis=1)
         groups, parts = [], []
         device = "cuda" if together else self.device.type  # a GPU takes all rows at once
-        for group, inputs in forward_batches(batch, lengths, device, self.tokens.pad_id, self._typed):
+        for group, inputs in forward_batches(batch, lengths, device, self.tokenizer.pad_id, self._typed):
             given = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
             parts.append(self.model(**given).logits)
             groups.append(group)
@@ -102,15 +102,15 @@ class Classifier:
 
         Rows are padded to a few widths, or lie in one line, padded to a few lengths.
         """
-        names, adds_mask = self.input_names, accepts_additive_mask(self.model.base_model, self.tokens.pad_id)
+        names, adds_mask = self.input_names, accepts_additive_mask(self.model.base_model, self.tokenizer.pad_id)
 
         def arrays() -> dict[str, NDArray[Any]]:
             batch, beside = drawn()
             if in_line:
-                packed = pack(batch, self.tokens.pad_id, in_steps=True)
+                packed = pack(batch, self.tokenizer.pad_id, in_steps=True)
                 return packed.arrays | {"start": packed.start} | beside
             width = padded_width(batch.input_ids.shape[1], self.max_length)
-            fill = {"input_ids": self.tokens.pad_id}
+            fill = {"input_ids": self.tokenizer.pad_id}
             return {name: pad_last_axis(getattr(batch, name), width, fill.get(name, 0)) for name in names} | beside
 
         def loss_of(inputs: Mapping[str, Tensor]) -> Tensor:
@@ -141,11 +141,11 @@ class Classifier:
     @cached_property
     def packs(self) -> bool:
         """Whether the model scores rows in a line as it scores them by themselves."""
-        if not supports_packing(self.model.base_model, self._typed, self.tokens.pad_id):
+        if not supports_packing(self.model.base_model, self._typed, self.tokenizer.pad_id):
             return False
-        ids = np.arange(16, dtype=np.int64).reshape(2, 8) + self.tokens.pad_id + 1
+        ids = np.arange(16, dtype=np.int64).reshape(2, 8) + self.tokenizer.pad_id + 1
         batch = Batch(np.arange(2), ids, np.ones_like(ids), np.zeros_like(ids), np.zeros(2, dtype=np.int64))
-        packed = pack(batch, self.tokens.pad_id)
+        packed = pack(batch, self.tokenizer.pad_id)
         arrays = packed.arrays | {"start": packed.start}
         inputs = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
         try:
@@ -172,7 +172,7 @@ class Classifier:
     def save(self, folder: Path) -> None:
         """An ordinary Hugging Face folder, with the task beside it; the tokenizer remembers the length."""
         self.model.save_pretrained(folder)
-        tokenizer = self.tokens.tokenizer
+        tokenizer = self.tokenizer.hf_tokenizer
         tokenizer.model_max_length = self.max_length
         if self._typed and "token_type_ids" not in tokenizer.model_input_names:  # else a pipeline would not make them
             names = [*tokenizer.model_input_names, "token_type_ids"]

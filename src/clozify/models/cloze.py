@@ -103,15 +103,15 @@ class ClozeModel:
         self.name, self.precision = name, "float32"  # precision: what a CPU scores rows in
         self.model = cast(Any, model)
         self.model.eval()
-        self.tokens = PromptTokenizer(tokenizer)
+        self.tokenizer = PromptTokenizer(tokenizer)
         self.encoder: nn.Module = model.base_model
         self.head = Head(model)
         self._words: dict[int, tuple[LabelWords, Tensor, Tensor]] = {}
         accepted = inspect.signature(self.encoder.forward).parameters
         self._typed = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
         self._check_head()
-        self.packs = supports_packing(self.encoder, self._typed, self.tokens.pad_id)
-        self._adds_mask = accepts_additive_mask(self.encoder, self.tokens.pad_id)
+        self.packs = supports_packing(self.encoder, self._typed, self.tokenizer.pad_id)
+        self._adds_mask = accepts_additive_mask(self.encoder, self.tokenizer.pad_id)
 
     @property
     def device(self) -> torch.device:
@@ -129,12 +129,12 @@ class ClozeModel:
     @property
     def longest(self) -> int:
         """The most tokens that the model reads, special ones included."""
-        return max_positions_of(self.model, self.tokens.tokenizer)
+        return max_positions_of(self.model, self.tokenizer.hf_tokenizer)
 
     def states(self, batch: Batch, rows: Tensor, positions: Tensor) -> Tensor:
         """The encoder's states at these places of a batch: (places, hidden)."""
         if self.device.type == "cuda" and self.packs and is_half_precision(self.encoder):
-            packed = pack(batch, self.tokens.pad_id)
+            packed = pack(batch, self.tokenizer.pad_id)
             line = {name: self.tensor(array) for name, array in packed.arrays.items()}
             hidden = encode_packed(self.encoder, line, self._typed, int(batch.attention_mask.sum(axis=1).max()))
             return hidden[self.tensor(packed.start)[rows] + positions]
@@ -145,7 +145,7 @@ class ClozeModel:
             np.maximum.at(lengths, rows.numpy(), positions.numpy() + 1)  # the authors' code asks at padding too
         else:
             lengths[:] = batch.input_ids.shape[1]
-        for group, inputs in forward_batches(batch, lengths, self.device.type, self.tokens.pad_id, self._typed):
+        for group, inputs in forward_batches(batch, lengths, self.device.type, self.tokenizer.pad_id, self._typed):
             given = {name: self.tensor(array) for name, array in inputs.items()}
             hidden = self.encoder(**given)[0]
             place = torch.full((len(batch.rows),), -1, device=self.device)
@@ -194,7 +194,7 @@ class ClozeModel:
 
     def states_at_mask(self, batch: Batch) -> Tensor:
         """The encoder's state at each row's mask: (batch, hidden)."""
-        return self.states(batch, torch.arange(len(batch.rows), device=self.device), self.tensor(batch.mask_at))
+        return self.states(batch, torch.arange(len(batch.rows), device=self.device), self.tensor(batch.mask_positions))
 
     def label_scores(self, states: Tensor, words: LabelWords) -> Tensor:
         """s(l | x): the mean of the label's words' raw scores, (batch, hidden) -> (batch, labels)."""
@@ -236,7 +236,7 @@ class ClozeModel:
         """The head's words alone must score as they do within the whole vocabulary."""
         size = int(self.model.config.hidden_size)
         states = torch.linspace(-1, 1, 2 * size, device=self.device, dtype=self.model.dtype).view(2, size)
-        ids = torch.tensor([0, self.tokens.mask_id], device=self.device)
+        ids = torch.tensor([0, self.tokenizer.mask_id], device=self.device)
         try:
             alone, whole = self.head(states, ids), self.head(states)[:, ids]
         except (AttributeError, TypeError, RuntimeError) as error:

@@ -86,8 +86,8 @@ def compare(model: str, threads: int) -> dict[str, float]:
     cloze = load_model(model, "cpu")
     rng = torch.Generator().manual_seed(0)
     width = min(WIDTH, cloze.longest)
-    ids = torch.randint(len(cloze.tokens.special), (ROWS, width), generator=rng)
-    ids[ids == cloze.tokens.pad_id] = cloze.tokens.mask_id
+    ids = torch.randint(len(cloze.tokenizer.is_special), (ROWS, width), generator=rng)
+    ids[ids == cloze.tokenizer.pad_id] = cloze.tokenizer.mask_id
     seconds: dict[str, list[float]] = {"float32": [], "bf16": []}
     states = {}
     for _ in range(TIMES + 1):

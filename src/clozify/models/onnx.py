@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clozify.errors import ModelError, needs
+from clozify.errors import ModelError, require_package
 
 ONNX_FILE = "model.onnx"
 EXPORT_FILE = "export.json"
@@ -26,7 +26,7 @@ class OnnxModel:
     device = torch.device("cpu")
 
     def __init__(self, folder: Path) -> None:
-        needs("onnxruntime", "onnx", "A model in ONNX")
+        require_package("onnxruntime", "onnx", "A model in ONNX")
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

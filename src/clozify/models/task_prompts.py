@@ -18,8 +18,8 @@ from clozify.config.task import Task
 from clozify.data.rows import Rows
 from clozify.errors import TaskError, quoted
 from clozify.models.cloze import ClozeModel
-from clozify.prompts.encode import AS_WRITTEN, Column, EncodedRows, Template, compile_pattern
-from clozify.prompts.tokenizer import Ragged
+from clozify.prompts.encode import AS_WRITTEN, EncodedRows, FieldInContext, Template, compile_pattern
+from clozify.prompts.tokenizer import RaggedTokens
 from clozify.prompts.verbalizer import LabelWords, verbalize, word_ids
 
 FEW = 8  # rows that words are suggested from
@@ -41,36 +41,36 @@ class TaskPrompts:
 
     asked: list[PatternPrompt]
     warnings: list[str]
-    columns: list[Column]  # every field that some pattern of the task reads, once for each way it is tokenised
+    fields: list[FieldInContext]  # every field that some pattern of the task reads, once for each way it is tokenised
     # by the rows' identity; the rows are held too, since another object could take the number of one that is gone
-    _kept: dict[int, tuple[Rows, dict[Column, Ragged]]] = field(default_factory=dict)
+    _kept: dict[int, tuple[Rows, dict[FieldInContext, RaggedTokens]]] = field(default_factory=dict)
 
     def only(self, pair: int) -> TaskPrompts:
         """The one question of a pair, by its place in `task.pairs`; what was kept is shared."""
         (question,) = [question for question in self.asked if pair in question.pairs]
         words = question.words[question.pairs.index(pair)]
-        return TaskPrompts([PatternPrompt(question.template, (pair,), (words,))], [], self.columns, self._kept)
+        return TaskPrompts([PatternPrompt(question.template, (pair,), (words,))], [], self.fields, self._kept)
 
-    def keep(self, model: ClozeModel, rows: Rows) -> dict[Column, Ragged]:
+    def keep(self, model: ClozeModel, rows: Rows) -> dict[FieldInContext, RaggedTokens]:
         """All rows, tokenised once and kept for as long as these questions are asked."""
         return self.kept(rows) or self.hold(rows, self.tokenize(model, rows, 0, len(rows)))
 
-    def kept(self, rows: Rows) -> dict[Column, Ragged] | None:
+    def kept(self, rows: Rows) -> dict[FieldInContext, RaggedTokens] | None:
         """What is kept of these rows."""
         return self._kept[id(rows)][1] if id(rows) in self._kept else None
 
-    def hold(self, rows: Rows, columns: dict[Column, Ragged]) -> dict[Column, Ragged]:
+    def hold(self, rows: Rows, columns: dict[FieldInContext, RaggedTokens]) -> dict[FieldInContext, RaggedTokens]:
         """Keep these rows, which somebody else tokenised."""
         self._kept[id(rows)] = (rows, columns)
         return columns
 
-    def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[Column, Ragged]:
+    def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[FieldInContext, RaggedTokens]:
         """A stretch of rows, each field tokenised once for all patterns."""
         if id(rows) in self._kept:
             return {column: ragged.slice(start, stop) for column, ragged in self._kept[id(rows)][1].items()}
-        fields = {column.slot.field for column in self.columns}
+        fields = {column.slot.field for column in self.fields}
         texts = {name: rows.texts(name, start, stop) for name in fields}
-        return {column: column.tokenize(model.tokens, texts[column.slot.field]) for column in self.columns}
+        return {column: column.tokenize(model.tokenizer, texts[column.slot.field]) for column in self.fields}
 
 
 def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wording: Wording = AS_WRITTEN) -> TaskPrompts:
@@ -78,12 +78,12 @@ def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wordin
     asked = []
     problems, warnings = dict[str, list[str]](), dict[str, list[str]]()  # what -> the patterns it is found in
     for text in task.patterns:
-        template = compile_pattern(Pattern(text), model.tokens, wording)
+        template = compile_pattern(Pattern(text), model.tokenizer, wording)
         words, places = [], []
         for place, pair in enumerate(task.pairs):
             if pair.pattern.text != text:
                 continue
-            found, split, errors, remarks = verbalize(model.tokens, template, pair.verbalizer)
+            found, split, errors, remarks = verbalize(model.tokenizer, template, pair.verbalizer)
             for word in split:
                 if str(word) not in problems:
                     near = near_words(model, template, word.word, rows, taken=pair.verbalizer.words.values())
@@ -98,7 +98,7 @@ def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wordin
         asked.append(PatternPrompt(template, tuple(places), tuple(words)))
     if problems:
         raise TaskError(_sentences(problems))
-    columns = list(dict.fromkeys(column for question in asked for column in question.template.columns))
+    columns = list(dict.fromkeys(column for question in asked for column in question.template.fields))
     return TaskPrompts(asked, _sentences(warnings), columns)
 
 
@@ -116,8 +116,8 @@ def answers(model: ClozeModel, template: Template, rows: Rows | None = None, cou
     """The model's log-probability of every word at the mask, the mean over a few rows: (vocabulary,)."""
     stop = min(count, len(rows)) if rows is not None else 1
     ragged = {
-        column: column.tokenize(model.tokens, rows.texts(column.slot.field, 0, stop) if rows is not None else [""])
-        for column in set(template.columns)
+        column: column.tokenize(model.tokenizer, rows.texts(column.slot.field, 0, stop) if rows is not None else [""])
+        for column in set(template.fields)
     }
     batch = EncodedRows(template, ragged, model.longest).batch(np.arange(stop))
     scores = model.head(model.states_at_mask(batch))  # (rows, vocabulary)
@@ -128,8 +128,8 @@ def top_words(model: ClozeModel, template: Template, rows: Rows | None = None, c
     """The whole words that the model itself would put in the mask's place, likeliest first."""
     found: list[str] = []
     for token in answers(model, template, rows).topk(LIKELY).indices.tolist():
-        word = model.tokens.text([token])
-        if word.isalpha() and word not in found and word_ids(model.tokens, template, word) == [token]:
+        word = model.tokenizer.decode([token])
+        if word.isalpha() and word not in found and word_ids(model.tokenizer, template, word) == [token]:
             found.append(word)
             if len(found) == count:
                 break
@@ -147,10 +147,10 @@ def near_words(
     """One-token words that the model expects at the mask, those nearest to the pieces of `word` first."""
     used = {other.lower() for words in taken for other in words}
     vectors = model.model.get_input_embeddings().weight.detach()
-    pieces = vectors[torch.tensor(word_ids(model.tokens, template, word), dtype=torch.long)].mean(dim=0)
+    pieces = vectors[torch.tensor(word_ids(model.tokenizer, template, word), dtype=torch.long)].mean(dim=0)
     likely = [w for w in top_words(model, template, rows, LIKELY) if len(w) > 2 and w.lower() not in used]
     if not likely or not torch.isfinite(pieces).all():
         return likely[:count]
-    ids = torch.tensor([word_ids(model.tokens, template, w)[0] for w in likely], device=vectors.device)
+    ids = torch.tensor([word_ids(model.tokenizer, template, w)[0] for w in likely], device=vectors.device)
     nearness = torch.cosine_similarity(vectors[ids], pieces[None], dim=-1)
     return [likely[place] for place in nearness.topk(min(count, len(likely))).indices.tolist()]

@@ -221,11 +221,11 @@ def _by_id(pile: Rows, paraphrases: Rows) -> list[list[int]] | None:
 
 def _by_order(pile: Rows, paraphrases: Rows) -> list[list[int]]:
     """The same by the order of the pile's file: all first paraphrases, then all second ones, and so on."""
-    if len(paraphrases) % pile.rows_of_file:
+    if len(paraphrases) % pile.source_rows:
         raise DataError(
-            f"The file '{paraphrases.source}' has {len(paraphrases):,} paraphrases for {pile.rows_of_file:,} rows of "
+            f"The file '{paraphrases.source}' has {len(paraphrases):,} paraphrases for {pile.source_rows:,} rows of "
             f"'{pile.source}'; without an id column ('{pile.task.id or ID}') it needs one for every row, in the same "
             "order, or the same again for second ones."
         )
-    starts = range(0, len(paraphrases), pile.rows_of_file)
-    return [[start + int(number) for start in starts] for number in pile.numbers()]
+    starts = range(0, len(paraphrases), pile.source_rows)
+    return [[start + int(number) for start in starts] for number in pile.row_numbers()]

@@ -133,7 +133,7 @@ def _pile_of(bench: WorkerContext, classifier: Classifier) -> EncodedRows:
     assert plan.unlabeled is not None
     if is_small(plan.unlabeled):
         return classifier.encode(plan.unlabeled)
-    columns = pile_tokens(bench, classifier.tokens, plan.student, classifier.template.columns)
+    columns = pile_tokens(bench, classifier.tokenizer, plan.student, classifier.template.fields)
     return EncodedRows(classifier.template, columns, classifier.max_length)
 
 

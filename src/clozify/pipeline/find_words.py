@@ -31,7 +31,7 @@ from clozify.prompts.encode import EncodedRows
 from clozify.runs.plan import with_labels
 from clozify.utils.progress import progress
 
-GivenWords = Sequence[str] | str | Path  # words, or the name of a file of them
+WordList = Sequence[str] | str | Path  # words, or the name of a file of them
 
 
 def find_words(
@@ -43,9 +43,9 @@ def find_words(
     recipe: str | Path | Recipe = "paper",
     settings: Sequence[str] = (),
     examples: int | None = None,
-    allow: GivenWords | None = None,
-    forbid: GivenWords = (),
-    seeds: Mapping[str, Sequence[str]] | None = None,
+    allowed_words: WordList | None = None,
+    forbidden_words: WordList = (),
+    seed_words: Mapping[str, Sequence[str]] | None = None,
     column_mapping: Mapping[str, str] | None = None,
 ) -> tuple[Task, dict[str, Any]]:
     """Search words for every label of the task; with `output`, write the task with them to that file.
@@ -55,8 +55,8 @@ def find_words(
     report, whose `labels` hold each label's words with their `rho` and `score`.
     """
     loaded, how, warnings = load_task(task), load_recipe(recipe, settings), list[str]()
-    given, forbidden = _seeds(loaded, seeds or {}), _words(forbid)
-    allowed = None if allow is None else _words(allow)
+    given, forbidden = _check_seed_words(loaded, seed_words or {}), _words(forbidden_words)
+    allowed = None if allowed_words is None else _words(allowed_words)
     if output is not None:
         check_output(Path(output))
     breaks = [*loaded.line_breaks, "\\"] if how.backslashes_to_spaces else loaded.line_breaks
@@ -77,7 +77,7 @@ def find_words(
 
     began = time.monotonic()
     questions = compile_task(model, _with_words(loaded, given), rows, how.wording)  # checks the given words
-    candidates = Candidates(model.tokens, [question.template for question in questions.asked])
+    candidates = Candidates(model.tokenizer, [question.template for question in questions.asked])
     candidates.fill([word for words in given.values() for word in words], sys.maxsize)
     places = {  # each label's given words, by the label's place in the task
         loaded.labels.index(label): list(dict.fromkeys(candidates.place[candidates.ids(word) or ()] for word in words))
@@ -164,7 +164,7 @@ def _with_words(task: Task, words: Mapping[str, Sequence[str]]) -> Task:
     return task.changed(verbalizers=[verbalizer.model_dump()])
 
 
-def _words(given: GivenWords) -> list[str]:
+def _words(given: WordList) -> list[str]:
     """Words, each once; a file holds them separated by white space."""
     if isinstance(given, (str, Path)):
         try:
@@ -176,16 +176,16 @@ def _words(given: GivenWords) -> list[str]:
     return list(dict.fromkeys(word.strip() for word in given if word.strip()))
 
 
-def _seeds(task: Task, seeds: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def _check_seed_words(task: Task, seed_words: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     problems = [
         f"There are words for '{label}', which is no label{did_you_mean(label, task.labels)}; the labels are "
         f"{quoted(task.labels)}."
-        for label in seeds
+        for label in seed_words
         if label not in task.labels
     ]
     if problems:
         raise TaskError(problems)
-    given = {label: _words([words] if isinstance(words, str) else words) for label, words in seeds.items()}
+    given = {label: _words([words] if isinstance(words, str) else words) for label, words in seed_words.items()}
     return {label: words for label, words in given.items() if words}
 
 

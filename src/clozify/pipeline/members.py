@@ -26,7 +26,7 @@ from clozify.models.task_prompts import TaskPrompts
 from clozify.pipeline.sharded_scoring import Labelling, ShardWork, put_aside, shards_of
 from clozify.pipeline.token_cache import keep_few, keep_pile
 from clozify.prompts.encode import EncodedRows
-from clozify.prompts.tokenizer import Ragged
+from clozify.prompts.tokenizer import RaggedTokens
 from clozify.runs.folder import hash_key
 from clozify.runs.plan import Plan
 from clozify.runs.worker import Work, WorkerContext
@@ -236,7 +236,9 @@ def _train_member(bench: WorkerContext, work: MemberWork) -> str:
     pile = keep_pile(bench) if plan.unlabeled is not None else None
     if job.drawn is not None:
         assert pile is not None
-        columns = {column: Ragged.joined(columns[column], pile[column].select(job.drawn.rows)) for column in columns}
+        columns = {
+            column: RaggedTokens.concat(columns[column], pile[column].select(job.drawn.rows)) for column in columns
+        }
         labels = np.concatenate([labels, job.drawn.labels])
 
     def on_dev() -> NDArray[np.float32]:
@@ -266,7 +268,7 @@ def _train_member(bench: WorkerContext, work: MemberWork) -> str:
             save_adapter(model.model, beside / "model", plan.base)
         elif job.keep:
             model.model.save_pretrained(beside / "model")
-            model.tokens.tokenizer.save_pretrained(beside / "model")
+            model.tokenizer.hf_tokenizer.save_pretrained(beside / "model")
         description = {
             "pair": plan.task.pairs[job.pair].name,
             "pattern": plan.task.pairs[job.pair].pattern.text,

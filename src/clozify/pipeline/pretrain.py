@@ -105,7 +105,7 @@ def _work(
     size = min(how.pretrain.block_size, cloze.longest)
     if size < how.pretrain.block_size:
         say(f"note: the model reads {size} tokens at most, so blocks have {size} instead of {how.pretrain.block_size}.")
-    blocks, tokens = pack(cloze.tokens, _texts(rows), size, work.path / "blocks.int32")
+    blocks, tokens = pack(cloze.tokenizer, _texts(rows), size, work.path / "blocks.int32")
     if len(blocks) < 2:
         raise DataError(
             f"The texts of '{rows.source}' are {tokens:,} tokens, less than two blocks of {size} (one to learn from, "
@@ -118,21 +118,21 @@ def _work(
     return {"tokens": tokens, "blocks": len(blocks), "held_out": count, "block_size": size} | found
 
 
-def pack(tokens: PromptTokenizer, texts: Iterable[list[str]], size: int, path: Path) -> tuple[NDArray[np.int32], int]:
+def pack(tokenizer: PromptTokenizer, texts: Iterable[list[str]], size: int, path: Path) -> tuple[NDArray[np.int32], int]:
     """Texts end to end in blocks of exactly `size` tokens, and how many tokens the texts have.
 
     A block has the model's own first and last special tokens, and between two texts stands the last one again:
     `[CLS] ...end of a text [SEP] a text [SEP] beginning of a... [SEP]`. What does not fill a block is left out. The
     blocks (blocks, size) are a file at `path`, mapped into memory, so they may be more than fit there.
     """
-    first, last = (np.array(ids, dtype=np.int32) for ids in tokens.layout(1).specials)
+    first, last = (np.array(ids, dtype=np.int32) for ids in tokenizer.special_tokens(1).specials)
     room = size - len(first) - len(last)
     waiting, total = np.empty(0, dtype=np.int32), 0
     with path.open("wb") as file:
         for stretch in texts:
-            ragged = tokens.fields([text for text in stretch if text])
+            ragged = tokenizer.encode_batch([text for text in stretch if text])
             total += len(ragged.ids)
-            ends = ragged.starts[1:][ragged.lengths > 0]
+            ends = ragged.offsets[1:][ragged.lengths > 0]
             stream = np.insert(ragged.ids, np.repeat(ends, len(last)), np.tile(last, len(ends)))
             stream = np.concatenate([waiting, stream])
             count = len(stream) // room
@@ -236,7 +236,7 @@ def _save(cloze: ClozeModel, name: str | Path, how: Recipe, folder: Path) -> Non
             if hasattr(own, setting):
                 setattr(cloze.model.config, setting, getattr(own, setting))
     cloze.model.save_pretrained(folder)
-    cloze.tokens.tokenizer.save_pretrained(folder)
+    cloze.tokenizer.hf_tokenizer.save_pretrained(folder)
 
 
 def _place(whole: Path, place: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from clozify.data.rows import Rows
-from clozify.prompts.encode import Column
-from clozify.prompts.tokenizer import PromptTokenizer, Ragged
+from clozify.prompts.encode import FieldInContext
+from clozify.prompts.tokenizer import PromptTokenizer, RaggedTokens
 from clozify.runs.folder import CACHES, RunFolder, hash_key
 from clozify.runs.worker import WorkerContext
 from clozify.utils.npy import npy_writer, open_npy
@@ -29,7 +29,7 @@ def is_small(rows: Rows) -> bool:
     return len(rows) <= IN_MEMORY
 
 
-def keep_pile(bench: WorkerContext) -> dict[Column, Ragged]:
+def keep_pile(bench: WorkerContext) -> dict[FieldInContext, RaggedTokens]:
     """The pile as the task's patterns read it, for as long as the bench's questions are asked."""
     plan, questions, model = bench.plan, bench.questions, bench.model
     assert plan.unlabeled is not None
@@ -37,7 +37,7 @@ def keep_pile(bench: WorkerContext) -> dict[Column, Ragged]:
         return questions.keep(model, plan.unlabeled)
     if (known := questions.kept(plan.unlabeled)) is not None:
         return known
-    found = pile_tokens(bench, model.tokens, plan.model, questions.columns)
+    found = pile_tokens(bench, model.tokenizer, plan.model, questions.fields)
     return questions.hold(plan.unlabeled, found)
 
 
@@ -48,13 +48,13 @@ def keep_few(bench: WorkerContext, rows: Rows) -> None:
 
 
 def pile_tokens(
-    bench: WorkerContext, tokens: PromptTokenizer, model: str, columns: Sequence[Column]
-) -> dict[Column, Ragged]:
+    bench: WorkerContext, tokenizer: PromptTokenizer, model: str, columns: Sequence[FieldInContext]
+) -> dict[FieldInContext, RaggedTokens]:
     """The pile's ids in each column, mapped from the run's folder, where whoever comes first writes them."""
-    return {column: _on_disk(bench, tokens, model, column) for column in dict.fromkeys(columns)}
+    return {column: _on_disk(bench, tokenizer, model, column) for column in dict.fromkeys(columns)}
 
 
-def _on_disk(bench: WorkerContext, tokens: PromptTokenizer, model: str, column: Column) -> Ragged:
+def _on_disk(bench: WorkerContext, tokenizer: PromptTokenizer, model: str, column: FieldInContext) -> RaggedTokens:
     plan, folder = bench.plan, bench.folder
     assert plan.unlabeled is not None
     key = hash_key(
@@ -67,19 +67,19 @@ def _on_disk(bench: WorkerContext, tokens: PromptTokenizer, model: str, column: 
     with _alone(place):
         if not place.exists():
             with folder.writing("tokens", key) as beside:
-                _write(plan.unlabeled, tokens, column, beside)
-    return Ragged(open_npy(place / "ids.npy"), open_npy(place / "starts.npy"))
+                _write(plan.unlabeled, tokenizer, column, beside)
+    return RaggedTokens(open_npy(place / "ids.npy"), open_npy(place / "starts.npy"))
 
 
-def _write(rows: Rows, tokens: PromptTokenizer, column: Column, folder: Path) -> None:
+def _write(rows: Rows, tokenizer: PromptTokenizer, column: FieldInContext, folder: Path) -> None:
     with npy_writer(folder / "ids.npy", np.int32) as add_ids, npy_writer(folder / "starts.npy", np.int64) as add_starts:
         total = np.zeros(1, dtype=np.int64)
         add_starts(total)
         for start, stop in rows.chunks():
-            ragged = column.tokenize(tokens, rows.texts(column.slot.field, start, stop))
+            ragged = column.tokenize(tokenizer, rows.texts(column.slot.field, start, stop))
             add_ids(ragged.ids)
-            add_starts(total + ragged.starts[1:])
-            total += ragged.starts[-1]
+            add_starts(total + ragged.offsets[1:])
+            total += ragged.offsets[-1]
 
 
 @contextmanager

@@ -222,7 +222,7 @@ def _run(bench: WorkerContext) -> dict[str, Any]:
         "task": plan.task.model_dump(),
         "recipe": plan.recipe.model_dump(),
         "data": {
-            name: {**known, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).mapped}
+            name: {**known, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).renamed_columns}
             for name, known in data.items()
         },
     }

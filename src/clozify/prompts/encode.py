@@ -18,7 +18,7 @@ from clozify.config.pattern import FILTERS, Mask, Pattern, Segment, Slot
 from clozify.config.recipe import Wording
 from clozify.data.rows import CHUNK_ROWS
 from clozify.errors import TaskError
-from clozify.prompts.tokenizer import SPACE, START, PromptTokenizer, Ragged
+from clozify.prompts.tokenizer import SPACE, START, PromptTokenizer, RaggedTokens
 
 AS_WRITTEN = Wording()
 LIKE_LENGTH = 0.75  # rows at least so long, of the longest, share a forward pass on a CPU
@@ -26,18 +26,18 @@ WIDTHS = 8  # a GPU's attention wants a multiple of it
 
 
 @dataclass(frozen=True)
-class Column:
+class FieldInContext:
     """A field as some pattern reads it: filtered, and tokenised as behind this context."""
 
     slot: Slot
     context: str = START
 
-    def tokenize(self, tokens: PromptTokenizer, texts: list[str]) -> Ragged:
+    def tokenize(self, tokenizer: PromptTokenizer, texts: list[str]) -> RaggedTokens:
         """The ids of this field's texts."""
         if self.slot.filter:
             texts = [FILTERS[self.slot.filter](text) for text in texts]
         chunks = [texts[start : start + CHUNK_ROWS] for start in range(0, max(1, len(texts)), CHUNK_ROWS)]
-        return Ragged.joined(*(tokens.fields(stretch, self.context) for stretch in chunks))
+        return RaggedTokens.concat(*(tokenizer.encode_batch(stretch, self.context) for stretch in chunks))
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Template:
 
     pattern: Pattern
     pieces: tuple[Piece, ...]
-    columns: tuple[Column, ...]
-    segment_of: tuple[int, ...]  # each column's segment
+    fields: tuple[FieldInContext, ...]
+    field_segments: tuple[int, ...]  # each column's segment
     wording: Wording
-    own: int  # tokens that are not a field's: words, mask, specials
+    fixed_tokens: int  # tokens that are not a field's: words, mask, specials
     left_of_mask: str  # the literal that a word in the mask's place is written behind
     right_of_mask: str  # the literal that follows it
     mask_starts_segment: bool  # nothing but that literal comes before the mask in its segment
@@ -66,19 +66,19 @@ class Template:
     pad_id: int
 
 
-def compile_pattern(pattern: Pattern, tokens: PromptTokenizer, wording: Wording = AS_WRITTEN) -> Template:
+def compile_pattern(pattern: Pattern, tokenizer: PromptTokenizer, wording: Wording = AS_WRITTEN) -> Template:
     """Tokenise a pattern's own words once, each where it stands."""
-    return compile_segments(pattern, pattern.segments, tokens, wording)
+    return compile_segments(pattern, pattern.segments, tokenizer, wording)
 
 
 def compile_segments(
-    pattern: Pattern, segments: Sequence[Segment], tokens: PromptTokenizer, wording: Wording = AS_WRITTEN
+    pattern: Pattern, segments: Sequence[Segment], tokenizer: PromptTokenizer, wording: Wording = AS_WRITTEN
 ) -> Template:
     """Segments in token space, with a mask or, for a classifier's input, without; `pattern` names them in messages."""
-    layout = tokens.layout(len(segments))
+    layout = tokenizer.special_tokens(len(segments))
     pieces = [Piece(layout.specials[0], layout.special_types[0])]
-    columns: list[Column] = []
-    segment_of: list[int] = []
+    columns: list[FieldInContext] = []
+    field_segments: list[int] = []
     spaced = wording.spacing == "between-parts"
     left_of_mask, right_of_mask, starts_segment = "", "", True
     for number, segment in enumerate(segments):
@@ -90,20 +90,20 @@ def compile_segments(
                 ids: list[int] = []
                 if text:
                     alone = at_start and not spaced
-                    ids = tokens.ids(text) if alone else tokens.behind_slot(" " if spaced else "", text)
+                    ids = tokenizer.encode(text) if alone else tokenizer.encode_after_slot(" " if spaced else "", text)
                 pieces.append(Piece(tuple(ids), (kind,) * len(ids)))
                 left = part
                 continue
             if isinstance(part, Mask):
-                pieces.append(Piece((tokens.mask_id,), (kind,)))
+                pieces.append(Piece((tokenizer.mask_id,), (kind,)))
                 left_of_mask, starts_segment = left, at_start
                 following = segment[place + 1] if place + 1 < len(segment) else ""
                 right_of_mask = following if isinstance(following, str) else ""
             else:
-                context = tokens.shared_context(SPACE if spaced else left if at_start or left else "x")
+                context = tokenizer.shared_context(SPACE if spaced else left if at_start or left else "x")
                 pieces.append(Piece((), (kind,), len(columns)))
-                columns.append(Column(part, context))
-                segment_of.append(number)
+                columns.append(FieldInContext(part, context))
+                field_segments.append(number)
             left, at_start = "", False
         pieces.append(Piece(layout.specials[number + 1], layout.special_types[number + 1]))
     own = sum(len(piece.ids) for piece in pieces)
@@ -111,14 +111,14 @@ def compile_segments(
         pattern,
         tuple(pieces),
         tuple(columns),
-        tuple(segment_of),
+        tuple(field_segments),
         wording,
         own,
         left_of_mask,
         right_of_mask,
         starts_segment,
-        tokens.mask_id,
-        tokens.pad_id,
+        tokenizer.mask_id,
+        tokenizer.pad_id,
     )
 
 
@@ -153,14 +153,14 @@ def longest_first(lengths: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
     return keep
 
 
-def longest_segment(lengths: NDArray[np.int64], budget: int, segment_of: tuple[int, ...]) -> NDArray[np.int64]:
+def longest_segment(lengths: NDArray[np.int64], budget: int, field_segments: tuple[int, ...]) -> NDArray[np.int64]:
     """The same with tokens taken from the segment whose fields are longer, off the end of its last field first."""
     of_segment = np.zeros((len(lengths), 2), dtype=np.int64)
-    for field, segment in enumerate(segment_of):
+    for field, segment in enumerate(field_segments):
         of_segment[:, segment] += lengths[:, field]
     left = longest_first(of_segment, budget)
     keep = np.zeros_like(lengths)
-    for field, segment in enumerate(segment_of):
+    for field, segment in enumerate(field_segments):
         keep[:, field] = np.minimum(lengths[:, field], left[:, segment])
         left[:, segment] -= keep[:, field]
     return keep
@@ -174,12 +174,12 @@ class Batch:
     input_ids: NDArray[np.int64]  # (batch, length)
     attention_mask: NDArray[np.int64]  # (batch, length)
     token_type_ids: NDArray[np.int64]  # (batch, length)
-    mask_at: NDArray[np.int64]  # (batch,)
+    mask_positions: NDArray[np.int64]  # (batch,)
 
-    def part(self, of: slice) -> Batch:
+    def slice_rows(self, of: slice) -> Batch:
         """Some of the rows, as wide as all of them."""
         return Batch(
-            self.rows[of], self.input_ids[of], self.attention_mask[of], self.token_type_ids[of], self.mask_at[of]
+            self.rows[of], self.input_ids[of], self.attention_mask[of], self.token_type_ids[of], self.mask_positions[of]
         )
 
 
@@ -219,7 +219,7 @@ def forward_batches(
         yield group, inputs
 
 
-def join(batches: Sequence[Batch], pad_id: int) -> Batch:
+def concat_batches(batches: Sequence[Batch], pad_id: int) -> Batch:
     """Batches one below the other, padded to the widest; `rows` are numbered anew from 0."""
     width = max(batch.input_ids.shape[1] for batch in batches)
 
@@ -237,38 +237,38 @@ def join(batches: Sequence[Batch], pad_id: int) -> Batch:
         stacked("input_ids", pad_id),
         stacked("attention_mask"),
         stacked("token_type_ids"),
-        np.concatenate([batch.mask_at for batch in batches]),
+        np.concatenate([batch.mask_positions for batch in batches]),
     )
 
 
 class EncodedRows:
     """Rows spliced into one pattern: what each row keeps and its ids are worked out a batch at a time."""
 
-    def __init__(self, template: Template, columns: Mapping[Column, Ragged], max_length: int) -> None:
-        if template.own >= max_length:
+    def __init__(self, template: Template, columns: Mapping[FieldInContext, RaggedTokens], max_length: int) -> None:
+        if template.fixed_tokens >= max_length:
             raise TaskError(
-                f"The pattern '{template.pattern}' takes {template.own} tokens by itself, which leaves no room for "
-                f"text within {max_length}; shorten the pattern or allow longer rows."
+                f"The pattern '{template.pattern}' takes {template.fixed_tokens} tokens by itself, which leaves none "
+                f"for text within {max_length}; shorten the pattern or raise max_seq_length."
             )
         self.template = template
         self.max_length = max_length
-        self._ragged = [columns[column] for column in template.columns]
+        self._ragged = [columns[column] for column in template.fields]
 
     def __len__(self) -> int:
         return len(self._ragged[0])
 
     def _kept(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """How many tokens these rows' fields keep, and how many they have: (rows, slots) each."""
-        full = np.stack([ragged.lengths_of(rows) for ragged in self._ragged], axis=1)
-        budget = self.max_length - self.template.own
+        full = np.stack([ragged.row_lengths(rows) for ragged in self._ragged], axis=1)
+        budget = self.max_length - self.template.fixed_tokens
         if self.template.wording.truncation == "longest-segment":
-            return longest_segment(full, budget, self.template.segment_of), full
+            return longest_segment(full, budget, self.template.field_segments), full
         return longest_first(full, budget), full
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Each row's tokens: (rows,)."""
-        return self._of_all(lambda keep, full: self.template.own + keep.sum(axis=1), np.int64)
+        return self._of_all(lambda keep, full: self.template.fixed_tokens + keep.sum(axis=1), np.int64)
 
     @cached_property
     def truncated(self) -> NDArray[np.bool_]:
@@ -285,10 +285,10 @@ class EncodedRows:
     def batch(self, rows: NDArray[np.int64], width: int | None = None) -> Batch:
         """These rows, padded to the longest of them, or to a width."""
         keep, _ = self._kept(rows)
-        count, width = len(rows), width or self.template.own + int(keep.sum(axis=1).max())
+        count, width = len(rows), width or self.template.fixed_tokens + int(keep.sum(axis=1).max())
         input_ids = np.full((count, width), self.template.pad_id, dtype=np.int64)
         types = np.zeros((count, width), dtype=np.int64)
-        mask_at = np.zeros(count, dtype=np.int64)
+        mask_positions = np.zeros(count, dtype=np.int64)
         at = np.zeros(count, dtype=np.int64)  # where each row's next token goes
         row = np.arange(count)
         for piece in self.template.pieces:
@@ -296,18 +296,18 @@ class EncodedRows:
                 for token, kind in zip(piece.ids, piece.types, strict=True):
                     input_ids[row, at], types[row, at] = token, kind
                     if token == self.template.mask_id:
-                        mask_at = at.copy()
+                        mask_positions = at.copy()
                     at += 1
                 continue
             ragged, kept = self._ragged[piece.column], keep[:, piece.column]
             into = np.repeat(row, kept)
             step = np.arange(len(into)) - np.repeat(np.cumsum(kept) - kept, kept)  # 0, 1, 2, ... in each row
             place = np.repeat(at, kept) + step
-            input_ids[into, place] = ragged.ids[np.repeat(ragged.starts[rows], kept) + step]
+            input_ids[into, place] = ragged.ids[np.repeat(ragged.offsets[rows], kept) + step]
             types[into, place] = piece.types[0]
             at += kept
         attention = (np.arange(width) < at[:, None]).astype(np.int64)
-        return Batch(rows, input_ids, attention, types, mask_at)
+        return Batch(rows, input_ids, attention, types, mask_positions)
 
     def batches(self, token_budget: int) -> Iterator[Batch]:
         """All rows, those of like length together, at most `token_budget` tokens (padding included) a batch."""

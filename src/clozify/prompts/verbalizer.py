@@ -43,19 +43,25 @@ class SplitWord:
         return f"the word '{self.word}' of the label '{self.label}' is not one token of the model, which reads {shown}"
 
 
-def word_ids(tokens: PromptTokenizer, template: Template, word: str) -> list[int]:
+def word_ids(tokenizer: PromptTokenizer, template: Template, word: str) -> list[int]:
     """The ids of a word in the mask's place: written behind what the pattern has to the left of the mask.
 
     Where letters touch the mask, as in `{mask}ly`, and change the word's tokens, they are the ids of all of it.
     """
     if template.wording.label_words == "leading-space":
-        return tokens.behind_slot(" ", word)
+        return tokenizer.encode_after_slot(" ", word)
     left, right = template.left_of_mask, template.right_of_mask
     before, behind = _letters(left[::-1])[::-1], _letters(right)
-    if tokens.ids(before + word + behind) != [*tokens.ids(before), *tokens.ids(word), *tokens.ids(behind)]:
-        return tokens.ids(before + word + behind)
-    ids = tokens.after(left, word) if template.mask_starts_segment else tokens.behind_slot(left, word)
-    return tokens.ids(word) if ids is None else ids
+    if tokenizer.encode(before + word + behind) != [
+        *tokenizer.encode(before),
+        *tokenizer.encode(word),
+        *tokenizer.encode(behind),
+    ]:
+        return tokenizer.encode(before + word + behind)
+    ids = (
+        tokenizer.encode_after(left, word) if template.mask_starts_segment else tokenizer.encode_after_slot(left, word)
+    )
+    return tokenizer.encode(word) if ids is None else ids
 
 
 def _letters(text: str) -> str:
@@ -64,19 +70,19 @@ def _letters(text: str) -> str:
 
 
 def verbalize(
-    tokens: PromptTokenizer, template: Template, verbalizer: Verbalizer
+    tokenizer: PromptTokenizer, template: Template, verbalizer: Verbalizer
 ) -> tuple[LabelWords, list[SplitWord], list[str], list[str]]:
     """The verbalizer's ids in this pattern; the words that are split; the errors; the warnings."""
-    unknown = tokens.tokenizer.unk_token_id
+    unknown = tokenizer.hf_tokenizer.unk_token_id
     columns: dict[int, int] = {}  # token id -> its place among the words
     owners: dict[int, list[str]] = {}  # token id -> labels that use it
     rows, split = [], []
     for label, words in verbalizer.words.items():
         row = []
         for word in words:
-            ids = word_ids(tokens, template, word)
+            ids = word_ids(tokenizer, template, word)
             if len(ids) != 1 or ids[0] == unknown:
-                split.append(SplitWord(label, word, tokens.pieces(ids)))
+                split.append(SplitWord(label, word, tokenizer.to_tokens(ids)))
                 continue
             row.append(columns.setdefault(ids[0], len(columns)))
             if label not in owners.setdefault(ids[0], []):
@@ -95,7 +101,7 @@ def verbalize(
     single = {label for label, words in verbalizer.words.items() if len(words) == 1}
     for token, labels in owners.items():
         if len(labels) > 1:
-            piece = tokens.pieces([token])[0]
+            piece = tokenizer.to_tokens([token])[0]
             if not single.issuperset(labels):
                 warnings.append(f"the word '{piece}' stands for the labels {quoted(labels)}")
     return LabelWords(np.array(list(columns), dtype=np.int64), mean), split, errors, warnings

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
-from clozify.data.in_memory import rows_of
+from clozify.data.in_memory import make_rows
 from clozify.data.readers import SAMPLE, open_data
 from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
 from clozify.errors import DataError, quoted
@@ -90,7 +90,7 @@ def joined(parts: Sequence[Rows], task: Task, source: str) -> Rows:
         columns[task.id] = [str(name) for rows in parts for name in rows.ids()]
     names = [*task.labels, ""]  # NO_LABEL is -1, the last
     places = np.concatenate([rows.labels if rows.has_labels else np.full(len(rows), NO_LABEL) for rows in parts])
-    return rows_of(columns | {task.label: [names[place] for place in places]}, task, source)
+    return make_rows(columns | {task.label: [names[place] for place in places]}, task, source)
 
 
 def spread(rows: Rows, count: int | None) -> Rows:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clozify.data.in_memory import rows_of
+from clozify.data.in_memory import make_rows
 from clozify.data.rows import clean_texts
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods.ensemble import combine_scores
@@ -44,7 +44,7 @@ class ServedModel:
         import pyarrow as pa
 
         if self._classifier is None:
-            rows = rows_of(dict(texts), self.task, "the request")
+            rows = make_rows(dict(texts), self.task, "the request")
             return combine_scores([member.scores(rows) for member in self._members], [m.weight for m in self._members])
         cleaned = {
             field: clean_texts(pa.array(column, pa.large_string()), self.task) for field, column in texts.items()

@@ -86,7 +86,7 @@ class Looker:
         if not draft.fields:
             return found
         labels_right = not any(place.startswith("label") for place in found.problems)
-        templates = {place: compile_pattern(Pattern(draft.patterns[place]), self.model.tokens) for place in right}
+        templates = {place: compile_pattern(Pattern(draft.patterns[place]), self.model.tokenizer) for place in right}
         whole = self._whole_words(draft, templates, found)
         for place, template in templates.items():
             found.own[place] = self._own(template, rows, (tuple(draft.fields), of_rows))
@@ -108,7 +108,7 @@ class Looker:
         """Each label's words that are one token in every pattern; the others are noted."""
         split: dict[tuple[str, str], tuple[SplitWord, Template]] = {}
         for template in templates.values():
-            _, words, errors, _ = verbalize(self.model.tokens, template, Verbalizer(words=draft.given))
+            _, words, errors, _ = verbalize(self.model.tokenizer, template, Verbalizer(words=draft.given))
             for word in words:
                 split.setdefault((word.label, word.word), (word, template))
             for error in errors:

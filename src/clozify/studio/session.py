@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clozify.config.recipe import load_recipe
 from clozify.config.task import Task, load_task
-from clozify.data.in_memory import rows_of
+from clozify.data.in_memory import make_rows
 from clozify.data.readers import FORMATS, open_data
 from clozify.data.rows import NO_LABEL, UNLABELED, Rows
 from clozify.errors import ClozifyError, DataError, RunError, quoted
@@ -337,7 +337,7 @@ class Session:
             raise DataError("Write something to classify.")
         with self.lock:
             finished = self._open(run)
-            rows = rows_of({field: [text] for field, text in texts.items()}, finished.task, "the text")
+            rows = make_rows({field: [text] for field, text in texts.items()}, finished.task, "the text")
             (shares,) = finished.probabilities(rows)
         order = np.argsort(-shares)
         return [(finished.task.labels[place], float(shares[place])) for place in order]

@@ -205,7 +205,7 @@ def train_classifier(
     def loss_of_step(_: int) -> Tensor:
         batch, beside = drawn()
         ours, rows = current_group().share(len(batch.rows)), len(batch.rows)
-        batch = batch.part(ours)
+        batch = batch.slice_rows(ours)
         if not len(batch.rows):
             return zero_loss()
         given = {name: torch.from_numpy(array[ours]).to(classifier.device) for name, array in beside.items()}

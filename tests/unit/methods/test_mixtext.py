@@ -10,7 +10,7 @@ import torch
 from clozify.config.recipe import Mixtext
 from clozify.methods import mixtext as module
 from clozify.methods.mixtext import guessed, layers_to_mix, mixing, mixtext
-from clozify.prompts.encode import join
+from clozify.prompts.encode import concat_batches
 from clozify.training.loop import learning_rate_at, make_optimizer
 from clozify.training.losses import entropy_above_margin, sharpened
 from tests.unit.methods.test_uda import classifier as classifier
@@ -109,7 +109,9 @@ def test_a_step_mixes_states_and_labels_by_the_same_lambda_and_order(classifier,
         guess = ((p[0] + p[1]) / 2) ** (1 / 5)
         guess = guess / guess.sum(-1, keepdim=True)
         targets = torch.cat([torch.eye(3)[labels[chosen]], guess, guess])
-        batch = join([labeled.batch(chosen), versions[0].batch(others), pile.batch(others)], classifier.tokens.pad_id)
+        batch = concat_batches(
+            [labeled.batch(chosen), versions[0].batch(others), pile.batch(others)], classifier.tokenizer.pad_id
+        )
         logs = torch.log_softmax(layer_by_layer(classifier, batch, 2, share, order.tolist()), -1)
     expected = 0.0
     for row in range(6):

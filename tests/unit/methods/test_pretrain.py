@@ -29,7 +29,7 @@ def settings(**changes):
 
 def some_blocks(model, count=12, size=24):
     inner = np.random.default_rng(0).integers(10, 500, (count, size - 2)).astype(np.int32)
-    first, last = model.tokens.layout(1).specials
+    first, last = model.tokenizer.special_tokens(1).specials
     ends = [np.full((count, 1), ids[0], dtype=np.int32) for ids in (first, last)]
     return np.concatenate([ends[0], inner, ends[1]], axis=1)
 
@@ -37,13 +37,13 @@ def some_blocks(model, count=12, size=24):
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_are_full_and_hold_the_texts_end_to_end_with_a_separator_between(kind, tiny, tmp_path):
     """Padding or a lost stretch of text would go unseen: the loss would only be a little worse."""
-    tokens = tiny(kind).tokens
-    blocks, total = pack(tokens, TEXTS, 12, tmp_path / "blocks")
-    first, last = tokens.layout(1).specials
+    tokenizer = tiny(kind).tokenizer
+    blocks, total = pack(tokenizer, TEXTS, 12, tmp_path / "blocks")
+    first, last = tokenizer.special_tokens(1).specials
     assert blocks.shape[1] == 12
     assert (blocks[:, 0] == first[0]).all()
     assert (blocks[:, -1] == last[0]).all()
-    texts = [tokens.ids(text) for stretch in TEXTS for text in stretch if text]
+    texts = [tokenizer.encode(text) for stretch in TEXTS for text in stretch if text]
     assert total == sum(map(len, texts))
     stream = [token for text in texts for token in [*text, *last]]
     found = blocks[:, 1:-1].ravel().tolist()
@@ -52,16 +52,16 @@ def test_blocks_are_full_and_hold_the_texts_end_to_end_with_a_separator_between(
 
 
 def test_packing_does_not_depend_on_how_many_texts_are_read_at_a_time(tiny, tmp_path):
-    tokens = tiny().tokens
-    together, _ = pack(tokens, [[text for stretch in TEXTS for text in stretch]], 12, tmp_path / "a")
-    assert np.array_equal(together, pack(tokens, TEXTS, 12, tmp_path / "b")[0])
+    tokenizer = tiny().tokenizer
+    together, _ = pack(tokenizer, [[text for stretch in TEXTS for text in stretch]], 12, tmp_path / "a")
+    assert np.array_equal(together, pack(tokenizer, TEXTS, 12, tmp_path / "b")[0])
 
 
 def test_special_tokens_are_never_masked_and_a_share_of_the_others_is(tiny):
     """A model that learns to predict separators looks better than it is."""
     model = tiny()
     blocks = some_blocks(model, 200)
-    items = step._MaskedBlocks(blocks, np.arange(200), model.tokens, 0.15, (42, 0))
+    items = step._MaskedBlocks(blocks, np.arange(200), model.tokenizer, 0.15, (42, 0))
     labels = torch.stack([items[number]["labels"] for number in range(200)])
     asked = labels != step.NOT_ASKED
     assert not asked[:, [0, -1]].any()
@@ -74,12 +74,12 @@ def test_a_mask_depends_on_the_seed_and_the_draw_alone(tiny):
     model = tiny()
     blocks = some_blocks(model)
     order = np.array([3, 1, 3])
-    items = step._MaskedBlocks(blocks, order, model.tokens, 0.5, (42, 0))
+    items = step._MaskedBlocks(blocks, order, model.tokenizer, 0.5, (42, 0))
     seen = [items[number]["input_ids"] for number in (0, 1, 2)]
     torch.manual_seed(7)
     assert torch.equal(items[2]["input_ids"], seen[2])
     assert not torch.equal(seen[0], seen[2])  # the same block, another draw
-    other = step._MaskedBlocks(blocks, order, model.tokens, 0.5, (43, 0))
+    other = step._MaskedBlocks(blocks, order, model.tokenizer, 0.5, (43, 0))
     assert not torch.equal(other[0]["input_ids"], seen[0])
 
 
@@ -90,7 +90,7 @@ def test_the_held_out_loss_is_the_models_own_loss(kind, tiny_folder, tmp_path):
     blocks, held_out = some_blocks(model), np.array([2, 5])
     found = step.pretrain(model, blocks, held_out, settings(max_steps=0), 42, tmp_path)
     assert found["before"] == found["after"]
-    items = step._MaskedBlocks(blocks, held_out, model.tokens, 0.15, (42, 1))
+    items = step._MaskedBlocks(blocks, held_out, model.tokenizer, 0.15, (42, 1))
     batch = {name: torch.stack([items[0][name], items[1][name]]) for name in ("input_ids", "labels")}
     with torch.no_grad():
         assert model.model(**batch).loss.item() == pytest.approx(found["before"], abs=1e-4)

@@ -52,7 +52,13 @@ def test_words_are_drawn_as_often_as_the_model_likes_them(tiny):
     model = tiny("bert")
     vocabulary = Vocabulary.of(model)
     ids = torch.tensor(
-        [[*model.tokens.layout(1).specials[0], model.tokens.mask_id, *model.tokens.layout(1).specials[1]]]
+        [
+            [
+                *model.tokenizer.special_tokens(1).specials[0],
+                model.tokenizer.mask_id,
+                *model.tokenizer.special_tokens(1).specials[1],
+            ]
+        ]
     )
     with torch.no_grad():
         scores = model.model(ids).logits[0, 1] / 0.9

@@ -7,8 +7,15 @@ from clozify.config.pattern import Pattern, Slot
 from clozify.config.recipe import Wording
 from clozify.errors import TaskError
 from clozify.gpu.packing import STEP, pack
-from clozify.prompts.encode import Column, EncodedRows, compile_pattern, forward_batches, longest_first, longest_segment
-from clozify.prompts.tokenizer import Ragged
+from clozify.prompts.encode import (
+    EncodedRows,
+    FieldInContext,
+    compile_pattern,
+    forward_batches,
+    longest_first,
+    longest_segment,
+)
+from clozify.prompts.tokenizer import RaggedTokens
 from clozify.prompts.verbalizer import word_ids
 
 
@@ -30,17 +37,17 @@ def test_truncation_by_arithmetic_takes_what_token_by_token_takes(lengths, budge
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1))
 def test_ragged_rows_come_back_as_they_went_in(rows):
-    ragged = Ragged.of(rows)
-    assert [ragged.ids[a:b].tolist() for a, b in zip(ragged.starts, ragged.starts[1:], strict=False)] == rows
+    ragged = RaggedTokens.from_lists(rows)
+    assert [ragged.ids[a:b].tolist() for a, b in zip(ragged.offsets, ragged.offsets[1:], strict=False)] == rows
 
 
 @pytest.fixture(scope="module")
 def splice(tiny):
-    template = compile_pattern(Pattern("It was {mask}. {a} and {b} || Yes {a}"), tiny("bert").tokens)
-    a, b = template.columns[0], template.columns[1]
+    template = compile_pattern(Pattern("It was {mask}. {a} and {b} || Yes {a}"), tiny("bert").tokenizer)
+    a, b = template.fields[0], template.fields[1]
 
     def encode(rows_a, rows_b, max_length=40):
-        ragged = {a: Ragged.of(rows_a), b: Ragged.of(rows_b)}
+        ragged = {a: RaggedTokens.from_lists(rows_a), b: RaggedTokens.from_lists(rows_b)}
         return template, EncodedRows(template, ragged, max_length)
 
     return encode
@@ -55,7 +62,7 @@ def test_splicing_equals_joining_the_pieces_by_hand(splice, rows, max_length):
     template, encoded = splice([a for a, _ in rows], [b for _, b in rows], max_length)
     batch = encoded.batch(np.arange(len(rows)))
     for row, (a, b) in enumerate(rows):
-        kept = one_at_a_time([len(a), len(b), len(a)], max_length - template.own)
+        kept = one_at_a_time([len(a), len(b), len(a)], max_length - template.fixed_tokens)
         fields = [a[: kept[0]], b[: kept[1]], a[: kept[2]]]
         expected, types = [], []
         for piece in template.pieces:
@@ -66,7 +73,7 @@ def test_splicing_equals_joining_the_pieces_by_hand(splice, rows, max_length):
         assert batch.input_ids[row, :length].tolist() == expected
         assert batch.token_type_ids[row, :length].tolist() == types
         assert (batch.input_ids[row, length:] == template.pad_id).all()
-        assert batch.input_ids[row, batch.mask_at[row]] == template.mask_id
+        assert batch.input_ids[row, batch.mask_positions[row]] == template.mask_id
         assert length == encoded.lengths[row] <= max_length
         assert encoded.truncated[row] == (sum(kept) < 2 * len(a) + len(b))
 
@@ -116,9 +123,9 @@ def test_every_token_has_one_place_in_the_line(splice, lengths, in_steps):
 
 
 def test_a_pattern_that_leaves_no_room_for_text_is_an_error(tiny):
-    template = compile_pattern(Pattern("It was {mask}. {a}"), tiny("bert").tokens)
-    with pytest.raises(TaskError, match="leaves no room"):
-        EncodedRows(template, {Column(Slot("a")): Ragged.of([[1]])}, template.own)
+    template = compile_pattern(Pattern("It was {mask}. {a}"), tiny("bert").tokenizer)
+    with pytest.raises(TaskError, match="leaves none for text"):
+        EncodedRows(template, {FieldInContext(Slot("a")): RaggedTokens.from_lists([[1]])}, template.fixed_tokens)
 
 
 def off_the_longer_segment(lengths: list[int], segment_of: tuple[int, ...], budget: int) -> list[int]:
@@ -144,15 +151,16 @@ def test_the_authors_truncation_takes_what_their_loop_takes(lengths, budget, seg
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta"])
 def test_the_authors_spacing_encodes_each_part_by_itself_behind_a_space(tiny, architecture):
     """`it was ___ .` and `it was ___.` are other questions to a model that sees spaces."""
-    tokens = tiny(architecture).tokens
+    tokenizer = tiny(architecture).tokenizer
     wording = Wording(spacing="between-parts", label_words="leading-space")
-    template = compile_pattern(Pattern("({mask}). {text}: it was"), tokens, wording)
-    columns = {c: c.tokenize(tokens, ["a game"]) for c in template.columns}
+    template = compile_pattern(Pattern("({mask}). {text}: it was"), tokenizer, wording)
+    columns = {c: c.tokenize(tokenizer, ["a game"]) for c in template.fields}
     found = EncodedRows(template, columns, 60).batch(np.arange(1)).input_ids[0].tolist()
     behind_a_space = [
-        tokens.ids("x " + part)[len(tokens.ids("x")) :] for part in ("(", "). ".strip(), "a game", ": it was")
+        tokenizer.encode("x " + part)[len(tokenizer.encode("x")) :]
+        for part in ("(", "). ".strip(), "a game", ": it was")
     ]
-    (before,), (after,) = tokens.layout(1).specials
+    (before,), (after,) = tokenizer.special_tokens(1).specials
     left, right, text, end = behind_a_space
-    assert found == [before, *left, tokens.mask_id, *right, *text, *end, after]
-    assert word_ids(tokens, template, "game") == tokens.ids("x game")[len(tokens.ids("x")) :]
+    assert found == [before, *left, tokenizer.mask_id, *right, *text, *end, after]
+    assert word_ids(tokenizer, template, "game") == tokenizer.encode("x game")[len(tokenizer.encode("x")) :]

@@ -84,43 +84,43 @@ def batch(tiny):
     from clozify.config.pattern import Pattern
     from clozify.prompts.encode import EncodedRows, compile_pattern
 
-    tokens = tiny("bert").tokens
-    template = compile_pattern(Pattern("It was {mask}. {text}"), tokens)
+    tokenizer = tiny("bert").tokenizer
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
     texts = ["a game for children " * n for n in range(1, 9)]
-    columns = {c: c.tokenize(tokens, texts) for c in template.columns}
-    return tokens, EncodedRows(template, columns, 60).batch(np.arange(8))
+    columns = {c: c.tokenize(tokenizer, texts) for c in template.fields}
+    return tokenizer, EncodedRows(template, columns, 60).batch(np.arange(8))
 
 
 def test_the_cloze_slot_padding_and_special_tokens_are_never_predicted(batch):
-    tokens, rows = batch
+    tokenizer, rows = batch
     rng = np.random.default_rng(0)
     drawn = 0
     for _ in range(50):
-        _, targets = mask_tokens(rows, Finetune(), tokens, rng)
+        _, targets = mask_tokens(rows, Finetune(), tokenizer, rng)
         assert (rows.attention_mask[targets.rows, targets.positions] == 1).all()
-        assert not tokens.special[targets.tokens].any()
-        assert (targets.positions != rows.mask_at[targets.rows]).all()
+        assert not tokenizer.is_special[targets.tokens].any()
+        assert (targets.positions != rows.mask_positions[targets.rows]).all()
         assert (targets.tokens == rows.input_ids[targets.rows, targets.positions]).all()
         drawn += len(targets.rows)
-    text = int((rows.attention_mask.astype(bool) & ~tokens.special[rows.input_ids]).sum())
+    text = int((rows.attention_mask.astype(bool) & ~tokenizer.is_special[rows.input_ids]).sum())
     assert drawn / (50 * text) == pytest.approx(0.15, abs=0.02)
 
 
 def test_eight_in_ten_chosen_tokens_are_masked_and_one_stays(batch):
-    tokens, rows = batch
+    tokenizer, rows = batch
     rng = np.random.default_rng(0)
     fates = []
     for _ in range(80):
-        masked, targets = mask_tokens(rows, Finetune(), tokens, rng)
+        masked, targets = mask_tokens(rows, Finetune(), tokenizer, rng)
         now = masked.input_ids[targets.rows, targets.positions]
-        fates += np.where(now == tokens.mask_id, 0, np.where(now == targets.tokens, 2, 1)).tolist()
+        fates += np.where(now == tokenizer.mask_id, 0, np.where(now == targets.tokens, 2, 1)).tolist()
     shares = np.bincount(fates) / len(fates)
     assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.03)
 
 
 def test_the_authors_targets_include_padding_and_the_cloze_slot(batch):
-    tokens, rows = batch
+    tokenizer, rows = batch
     rng = np.random.default_rng(0)
-    found = [mask_tokens(rows, Finetune(lm_targets="all"), tokens, rng)[1] for _ in range(30)]
+    found = [mask_tokens(rows, Finetune(lm_targets="all"), tokenizer, rng)[1] for _ in range(30)]
     assert any((rows.attention_mask[t.rows, t.positions] == 0).any() for t in found)
-    assert any((t.positions == rows.mask_at[t.rows]).any() for t in found)
+    assert any((t.positions == rows.mask_positions[t.rows]).any() for t in found)

@@ -118,7 +118,9 @@ def _work(
     return {"tokens": tokens, "blocks": len(blocks), "held_out": count, "block_size": size} | found
 
 
-def pack(tokenizer: PromptTokenizer, texts: Iterable[list[str]], size: int, path: Path) -> tuple[NDArray[np.int32], int]:
+def pack(
+    tokenizer: PromptTokenizer, texts: Iterable[list[str]], size: int, path: Path
+) -> tuple[NDArray[np.int32], int]:
     """Texts end to end in blocks of exactly `size` tokens, and how many tokens the texts have.
 
     A block has the model's own first and last special tokens, and between two texts stands the last one again:

@@ -31,6 +31,7 @@ from clozify.errors import DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
 from clozify.pipeline.train import train
 from clozify.runs.folder import RunFolder
+from clozify.utils.atomic import atomic_folder
 
 ESTIMATOR_FILE = "estimator.json"
 
@@ -166,12 +167,9 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             params["random_state"] = None
         content = {"clozify": __version__, "params": params, "classes": self.classes_.tolist()}
         content["places"] = self._places.tolist()
-        beside = place.with_name(f".{place.name}.part")
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.copytree(self.run_, beside)
-        (beside / ESTIMATOR_FILE).write_text(json.dumps(content, indent=2, default=_plain), encoding="utf-8")
-        shutil.rmtree(place, ignore_errors=True)
-        beside.rename(place)
+        with atomic_folder(place) as tmp_path:
+            shutil.copytree(self.run_, tmp_path, dirs_exist_ok=True)
+            (tmp_path / ESTIMATOR_FILE).write_text(json.dumps(content, indent=2, default=_plain), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

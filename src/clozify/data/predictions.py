@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from clozify.data.rows import NO_LABEL, Rows
 from clozify.errors import DataError, quoted
+from clozify.utils.atomic import atomic_write, check_writable
 
 KINDS = (".csv", ".jsonl", ".parquet")
 
@@ -32,8 +33,7 @@ def check_output(path: Path, *inputs: str | Path, what: str = "Predictions") -> 
     if path.is_dir():
         raise DataError(f"{what} cannot be written to '{path}': it is a folder.")
     try:
-        _beside(path).touch()
-        _beside(path).unlink()
+        check_writable(path)
     except OSError as error:
         raise DataError(f"{what} cannot be written to '{path}': {error.strerror}.") from None
 
@@ -46,16 +46,8 @@ def write_predictions(path: Path, rows: Rows, chunks: Iterable[tuple[int, NDArra
 
 def write_tables(path: Path, tables: Iterable[Any]) -> None:
     """Write Arrow tables of one kind as one file, in the form that its name says."""
-    beside = _beside(path)
-    try:
-        _WRITERS[path.suffix.lower()](beside, tables)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
+    with atomic_write(path) as tmp_path:
+        _WRITERS[path.suffix.lower()](tmp_path, tables)
 
 
 def _table(rows: Rows, start: int, probabilities: NDArray[np.float64]) -> Any:

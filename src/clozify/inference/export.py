@@ -32,6 +32,7 @@ from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.metrics import softmax
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE, OUTPUT
+from clozify.utils.atomic import atomic_folder
 
 ROWS = 512  # so many rows are scored by both
 SAME = 1e-3  # the most that a probability may differ
@@ -65,25 +66,18 @@ def export(
     _check_place(place)
     rows = _rows_to_check(finished, data, int8)
     classifier = load_classifier(finished.classifier, "cpu")
-    beside = place.with_name(f".{place.name}.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    try:
+    with atomic_folder(place) as tmp_path:
         say("writing the graph")
-        _write_folder(classifier, finished.classifier, beside)
+        _write_folder(classifier, finished.classifier, tmp_path)
         if int8:
             say("rounding the weights to 8 bits")
-            _quantize(beside / ONNX_FILE)
+            _quantize(tmp_path / ONNX_FILE)
         say(f"comparing on {len(rows):,} rows of '{rows.source}'")
-        found = compare(classifier, load_classifier(beside, "cpu"), rows)
+        found = compare(classifier, load_classifier(tmp_path, "cpu"), rows)
         _refuse_other_answers(found, int8, least_agreement)
         found |= {"format": "onnx", "int8": int8, "data": rows.source, "output": str(place)}
-        found |= {"bytes": sum(file.stat().st_size for file in beside.iterdir()), "clozify": __version__}
-        (beside / EXPORT_FILE).write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        shutil.rmtree(place, ignore_errors=True)
-        beside.rename(place)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        found |= {"bytes": sum(file.stat().st_size for file in tmp_path.iterdir()), "clozify": __version__}
+        (tmp_path / EXPORT_FILE).write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return found
 
 

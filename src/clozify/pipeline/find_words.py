@@ -29,6 +29,7 @@ from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.prompts.encode import EncodedRows
 from clozify.runs.plan import with_labels
+from clozify.utils.atomic import atomic_write, check_writable
 from clozify.utils.progress import progress
 
 WordList = Sequence[str] | str | Path  # words, or the name of a file of them
@@ -98,7 +99,8 @@ def find_words(
     warnings += _doubts(candidates, found, how, chosen, without)
     new = _with_words(loaded, {label: [candidates.words[n] for n in numbers] for label, numbers in chosen.items()})
     if output is not None:
-        _save(new, Path(output))
+        with atomic_write(Path(output)) as tmp_path:
+            new.save(tmp_path)
     return new, {
         "task": loaded.name,
         "model": model.name,
@@ -141,22 +143,9 @@ def check_output(path: Path) -> None:
     if not path.parent.is_dir():
         raise TaskError(f"The task cannot be written to '{path}': the folder '{path.parent}' does not exist.")
     try:
-        _beside(path).touch()
-        _beside(path).unlink()
+        check_writable(path)
     except OSError as error:
         raise TaskError(f"The task cannot be written to '{path}': {error.strerror}.") from None
-
-
-def _save(task: Task, path: Path) -> None:
-    try:
-        task.save(_beside(path))
-        _beside(path).replace(path)
-    finally:
-        _beside(path).unlink(missing_ok=True)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
 
 
 def _with_words(task: Task, words: Mapping[str, Sequence[str]]) -> Task:

@@ -18,6 +18,7 @@ from clozify.data.rows import Rows
 from clozify.methods.ensemble import Ensemble, soft_labels
 from clozify.runs.folder import RunFolder, hash_key
 from clozify.runs.worker import WorkerContext
+from clozify.utils.atomic import atomic_write
 from clozify.utils.npy import npy_writer, open_npy
 
 ROW_GROUP = 131_072  # rows of a part of labels.parquet
@@ -46,22 +47,21 @@ def write_soft_labels(bench: WorkerContext, members: Sequence[dict[str, Any]], w
     key = hash_key(step="soft labels", members=names, weights=list(weights), temperature=temperature)
     scores = Ensemble([open_npy(member["folder"] / "pile.npy") for member in members], weights)
     digest, labels = hashlib.sha256(), plan.task.labels
-    table_beside = folder.path / ".labels.parquet.part"
     writer = None
     with (
-        folder.writing("soft", key) as beside,
-        npy_writer(beside / "soft.npy", np.float32, len(labels)) as append,
+        atomic_write(folder.path / "labels.parquet") as tmp_table,
+        folder.writing("soft", key) as tmp_folder,
+        npy_writer(tmp_folder / "soft.npy", np.float32, len(labels)) as append,
     ):
         for start, part in scores.chunks(ROW_GROUP):
             soft = soft_labels(part, temperature)
             append(soft)
             digest.update(soft.tobytes())
             table = _table(plan.unlabeled, start, soft)
-            writer = writer or pq.ParquetWriter(table_beside, table.schema)
+            writer = writer or pq.ParquetWriter(tmp_table, table.schema)
             writer.write_table(table)
-    if writer is not None:
+        assert writer is not None  # there are unlabelled rows
         writer.close()
-        table_beside.replace(folder.path / "labels.parquet")
     return SoftLabels(key, digest.hexdigest())
 
 

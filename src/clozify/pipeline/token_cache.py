@@ -7,12 +7,11 @@ on the run. They are a cache: a run that was stopped finds them again, and one t
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
 from clozify.data.rows import Rows
 from clozify.prompts.encode import FieldInContext
@@ -64,7 +63,8 @@ def _on_disk(bench: WorkerContext, tokenizer: PromptTokenizer, model: str, colum
         column=[column.slot.field, column.slot.filter, column.context],
     )
     place = folder.job("tokens", key)
-    with _alone(place):
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(place.with_name(f".{place.name}.lock")):  # one process writes, the others wait for what it wrote
         if not place.exists():
             with folder.writing("tokens", key) as beside:
                 _write(plan.unlabeled, tokenizer, column, beside)
@@ -80,15 +80,6 @@ def _write(rows: Rows, tokenizer: PromptTokenizer, column: FieldInContext, folde
             add_ids(ragged.ids)
             add_starts(total + ragged.offsets[1:])
             total += ragged.offsets[-1]
-
-
-@contextmanager
-def _alone(place: Path) -> Iterator[None]:
-    """One process at a time: the others wait here while the first writes, and then find what it wrote."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.with_name(f".{place.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def drop_caches(folder: RunFolder) -> None:

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from clozify.models.cloze import BUILTIN
 from clozify.report.run import Run
 from clozify.report.svg import percent
+from clozify.utils.atomic import atomic_write
 
 CARD = "README.md"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -57,9 +58,8 @@ def write_card(run: Run, found: dict[str, Any]) -> Path | None:
     )
     card = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text.strip()}\n", ignore_metadata_errors=True)
     place = folder / CARD
-    beside = folder / f".{CARD}.part"
-    card.save(beside)
-    beside.replace(place)
+    with atomic_write(place) as tmp_path:
+        card.save(tmp_path)
     return place
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from clozify.report.run import METHOD_NAMES, Run
+from clozify.utils.atomic import atomic_write_text
 
 READABLE = 20  # labels or pairs that a matrix may have; beyond, the most telling ones are listed
 FALLS_SHORT = 0.03  # a classifier that is so much worse than its teachers has not learned enough
@@ -70,9 +71,7 @@ def keep_beside(run: Run, other: Run | None = None) -> None:
     content = {"line": line, "recipe": source.described["recipe"]["name"], **comparable(source.described)}
     place = run.folder / BESIDE / f"{source.method}.json"
     place.parent.mkdir(exist_ok=True)
-    partial = place.with_name(f".{place.name}.part")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(place)
+    atomic_write_text(place, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def beside(run: Run) -> list[dict[str, Any]]:

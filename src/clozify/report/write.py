@@ -18,6 +18,7 @@ from clozify.report.numbers import comparable, keep_beside, main_line
 from clozify.report.page import comparison_page, report_page
 from clozify.report.run import Run
 from clozify.runs.plan import Plan
+from clozify.utils.atomic import atomic_write_text
 
 REPORT = "report.html"
 
@@ -74,6 +75,4 @@ def write_comparison(folders: Sequence[str | Path], output: str | Path) -> dict[
 def _write(place: Path, text: str) -> None:
     if not place.parent.is_dir():
         raise RunError(f"The report cannot be written to '{place}': the folder '{place.parent}' does not exist.")
-    beside = place.with_name(f".{place.name}.part")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(place)
+    atomic_write_text(place, text)

@@ -26,6 +26,7 @@ from clozify.reproduce.data_locations import TITLES, XSTANCE
 from clozify.reproduce.datasets import Data, Examples, TaskData
 from clozify.runs.folder import hash_key
 from clozify.runs.plan import Plan
+from clozify.utils.atomic import atomic_write_text
 
 TRAINED = ("supervised", "pet", "ipet", "uda", "mixtext")
 METHODS = ("unsupervised", *TRAINED)
@@ -132,9 +133,7 @@ class Cells:
         result["seconds"] = round(time.monotonic() - began, 1)
         place = self.output / "cells" / f"{self.key(cell)}.json"
         place.parent.mkdir(parents=True, exist_ok=True)
-        beside = place.with_name(f".{place.name}.part")
-        beside.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        beside.replace(place)
+        atomic_write_text(place, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
         return result
 
     def _work(self, cell: Cell, data: TaskData) -> dict[str, Any]:

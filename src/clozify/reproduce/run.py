@@ -22,6 +22,7 @@ from clozify.reproduce.exhibits import exhibit
 from clozify.reproduce.layout import Exhibit
 from clozify.reproduce.render import html, markdown
 from clozify.reproduce.results import Filled, fill
+from clozify.utils.atomic import atomic_write
 
 
 def prepare(
@@ -141,7 +142,6 @@ def write(filled: Filled, output: Path) -> list[Path]:
     contents[f"{name}.md"] = markdown(filled, f"{name}.svg" if svg else None).encode()
     contents[f"{name}.html"] = html(filled, svg).encode()
     for file, content in contents.items():
-        beside = output / f".{file}.part"
-        beside.write_bytes(content)
-        beside.replace(output / file)
+        with atomic_write(output / file) as tmp_path:
+            tmp_path.write_bytes(content)
     return [output / file for file in contents]

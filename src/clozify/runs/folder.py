@@ -8,19 +8,20 @@ counts half a job. Arrays are `.npy`, weights safetensors, the rest JSON; nothin
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from clozify.errors import RunError
+from clozify.utils.atomic import SUFFIX, atomic_folder, atomic_write_text, remove_leftovers
 
 CACHES = ("tokens", "soft", "weights", "trained", "shards")  # kinds of jobs that nobody needs once the run is done
 
@@ -58,19 +59,17 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         own = {".lock", "log.txt", "run.json", "workers"}  # a run that was killed early has these alone
         known = (self.path / "run.json").exists()
-        strangers = [p.name for p in self.path.iterdir() if not known and p.name not in own and p.suffix != ".part"]
+        strangers = [p.name for p in self.path.iterdir() if not known and p.name not in own and p.suffix != SUFFIX]
         if strangers:
             raise RunError(f"The folder '{path}' holds '{strangers[0]}' but no run; name an empty or a new folder.")
-        self._lock = (self.path / ".lock").open("w")
+        self._lock = FileLock(self.path / ".lock", thread_local=False)  # the system releases it when a process dies
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
+            self._lock.acquire(blocking=False)
+        except Timeout:
             raise RunError(
                 f"Another process is working on the run '{path}'; wait for it or name another folder."
             ) from None
-        for part in self.path.rglob(".*.part"):  # what a killed process left
-            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        remove_leftovers(self.path)
 
     @classmethod
     def joined(cls, path: str | Path) -> RunFolder:
@@ -85,7 +84,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Let others work on the folder."""
-        self._lock.close()
+        self._lock.release()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -111,17 +110,9 @@ class RunFolder:
     @contextmanager
     def writing(self, kind: str, key: str) -> Iterator[Path]:
         """A folder to write a job's results to; it takes its place when the block ends well."""
-        place = self.job(kind, key)
-        # of its own: a process that is taken for dead may still be writing the same job
-        beside = place.with_name(f".{key}.{uuid.uuid4().hex[:8]}.part")
-        beside.mkdir(parents=True)
-        try:
-            yield beside
-            shutil.rmtree(place, ignore_errors=True)
-            beside.rename(place)
-            self.written.append((kind, key))
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        with atomic_folder(self.job(kind, key)) as tmp_path:
+            yield tmp_path
+        self.written.append((kind, key))
 
     @contextmanager
     def reading(self, kind: str, key: str) -> Iterator[Path]:
@@ -130,9 +121,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a file of the run's own, whole or not at all."""
-        beside = self.path / f".{name}.part"
-        beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        beside.replace(self.path / name)
+        atomic_write_text(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def remove(self, *names: str) -> None:
         """Take away what is no longer true of the run."""
@@ -142,11 +131,8 @@ class RunFolder:
 
     def place_folder(self, source: Path, name: str) -> None:
         """Show a job's folder under a plain name too; its files are linked, not copied, where that works."""
-        beside = self.path / f".{name}.part"
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.copytree(source, beside, copy_function=_link)
-        shutil.rmtree(self.path / name, ignore_errors=True)
-        beside.rename(self.path / name)
+        with atomic_folder(self.path / name) as tmp_path:
+            shutil.copytree(source, tmp_path, copy_function=_link, dirs_exist_ok=True)
 
 
 def _no_space(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 from clozify.errors import RunError
 from clozify.runs.folder import RunFolder
 from clozify.runs.object_store_lock import LOCK, Lease
+from clozify.utils.atomic import atomic_folder
 
 WHOLE = "whole.json"  # the names of a folder's files, written when all of them are there
 JOB = re.compile(r"[^/]+/[0-9a-f]{16}/")
@@ -115,14 +116,10 @@ class Store:
         quoted = self.read(f"{name}/{WHOLE}" if name else WHOLE)
         if quoted is None:
             return False
-        beside = target.with_name(f".{target.name}.part")
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        for file in json.loads(quoted):
-            if but is None or not file.startswith(but):
-                self.get(f"{name}/{file}" if name else file, beside / file)
-        shutil.rmtree(target, ignore_errors=True)
-        beside.rename(target)
+        with atomic_folder(target) as tmp_path:
+            for file in json.loads(quoted):
+                if but is None or not file.startswith(but):
+                    self.get(f"{name}/{file}" if name else file, tmp_path / file)
         return True
 
 

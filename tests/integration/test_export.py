@@ -80,7 +80,7 @@ def test_an_export_is_served(exported, folder):
     assert list(found["probabilities"].values()) == pytest.approx(right[0].tolist(), abs=1e-5)
 
 
-def test_eight_bits_are_smaller_and_their_agreement_is_told(written, folder, monkeypatch, capsys):
+def test_eight_bits_are_smaller_and_their_agreement_is_reported(written, folder, monkeypatch, capsys):
     from clozify import cli
 
     command = ["clozify", "export", str(folder / "classifier"), "--int8", "--data", str(folder / "rows.csv")]
@@ -93,6 +93,64 @@ def test_eight_bits_are_smaller_and_their_agreement_is_told(written, folder, mon
     assert 0 < found["largest_difference"] < 0.2
     small = folder / "classifier" / "onnx-int8" / "model.onnx"
     assert small.stat().st_size < 0.8 * (folder / "onnx" / "model.onnx").stat().st_size
+
+
+def saturating_product(activations, weights):
+    """uint8 @ int8 as vpmaddubsw and vpmaddwd compute it: pairs of products are added in saturating 16 bits."""
+    if activations.shape[-1] % 2:  # padded with a zero
+        activations = np.pad(activations, [(0, 0)] * (activations.ndim - 1) + [(0, 1)])
+        weights = np.pad(weights, [(0, 1), (0, 0)])
+    left, right = activations.astype(np.int64), weights.astype(np.int64)
+    even = left[..., 0::2, None] * right[0::2]  # (..., pairs, columns)
+    odd = left[..., 1::2, None] * right[1::2]
+    return np.clip(even + odd, -32768, 32767).sum(axis=-2)
+
+
+def test_the_emulation_saturates_as_processors_without_vnni_do():
+    assert saturating_product(np.array([255, 255], np.uint8), np.array([[127], [127]], np.int8)) == 32767
+    assert saturating_product(np.array([255, 255, 3], np.uint8), np.array([[-128], [-1], [2]], np.int8)) == -32762
+    assert saturating_product(np.array([255, 255], np.uint8), np.array([[64], [64]], np.int8)) == 2 * 255 * 64
+
+
+def test_eight_bits_answer_alike_on_every_processor(exported, tmp_path):
+    """No sum of two products leaves 16 bits, so instructions that saturate there give the exact sums too."""
+    import onnx
+    import onnxruntime
+    from onnx import numpy_helper
+
+    shutil.copy(exported[0] / "model.onnx", tmp_path / "model.onnx")
+    module._quantize(tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx")
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.graph.initializer}
+    products = [node for node in graph.graph.node if node.op_type == "MatMulInteger"]
+    assert len(products) == 14  # two layers of six, the pooler and the classifier's head
+    for node in products:
+        weights = constants[node.input[1]].astype(np.int64)  # (inputs, columns)
+        assert constants[node.input[1]].dtype == np.int8
+        assert not constants[node.input[3]].any()  # no zero point is taken off before the product
+        ordered = np.sort(weights, axis=0)  # the worst case: both activations of a pair are 255
+        assert 255 * np.maximum(ordered[-2:], 0).sum(axis=0).max() <= 32767
+        assert 255 * np.minimum(ordered[:2], 0).sum(axis=0).min() >= -32768
+
+    names = [name for node in products for name in (node.input[0], node.input[2], node.output[0])]
+    present = {output.name for output in graph.graph.output}
+    for name in dict.fromkeys(names):
+        if name not in present:
+            graph.graph.output.append(onnx.ValueInfoProto(name=name))
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # keeps the sums visible
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    ids = np.random.default_rng(0).integers(5, 600, (3, 17))
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    values = dict(zip(names, session.run(names, inputs), strict=True))
+    for node in products:
+        weights = constants[node.input[1]]
+        activations, zero_point, sums = (values[name] for name in (node.input[0], node.input[2], node.output[0]))
+        exact = activations.astype(np.int64) @ weights.astype(np.int64)
+        assert np.array_equal(saturating_product(activations, weights), exact)
+        assert np.array_equal(sums, exact - zero_point.astype(np.int64) * weights.astype(np.int64).sum(axis=0))
+    fused = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    assert np.allclose(fused.run(["logits"], inputs)[0], session.run(["logits"], inputs)[0], atol=1e-4)
 
 
 def test_an_export_that_answers_otherwise_is_refused_and_nothing_is_left(written, folder, monkeypatch):

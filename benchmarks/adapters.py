@@ -76,12 +76,12 @@ def in_turns(rounds: int, settings: list[str]) -> None:
         model = plan.load_model()
         questions = compile_task(model, task)
         encoded = EncodedRows(
-            questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), plan.recipe.max_seq_length
+            questions.patterns[0].template, questions.tokenize(model, rows, 0, len(rows)), plan.recipe.max_seq_length
         )
-        work[way] = plan, model, questions.only(0), encoded
+        work[way] = plan, model, questions.for_pair(0), encoded
     for number in range(rounds + 1):
         for way, (plan, model, question, encoded) in work.items():
-            words = question.asked[0].words[0]
+            words = question.patterns[0].words[0]
             began = time.process_time()
             finetune(model, words, encoded, rows.labels, None, plan.recipe, number, plan.accelerator)
             taken[way]["a step"].append((time.process_time() - began) / 2)

@@ -116,7 +116,7 @@ def main(
     labels = config.num_labels = len(data.task.labels)
     model = ClozeModel(transformers.RobertaForMaskedLM(config).to(accelerator.device), tokenizer, shape)
     questions = compile_task(model, data.task)
-    question = questions.asked[0]
+    question = questions.patterns[0]
     encoded = EncodedRows(question.template, questions.tokenize(model, data, 0, rows), 256)
     truth = np.random.default_rng(0).integers(0, labels, rows).astype(np.int16)
     print(

@@ -75,7 +75,7 @@ def sample(count: int, name: str = "agnews") -> Rows:
 def straightforward(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
     """Padded to 256, batches of 8, the whole vocabulary at every position."""
     questions = compile_task(model, rows.task)
-    question = questions.asked[0]
+    question = questions.patterns[0]
     encoded = EncodedRows(question.template, questions.tokenize(model, rows, 0, len(rows)), 256)
     found = []
     for start in range(0, len(rows), 8):

@@ -46,7 +46,7 @@ def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> No
     rows = read_rows(os.environ[SOURCES[name]], task).select(np.arange(2000))
     model = load_model(model_folder, "cuda" if on_gpu else "cpu")
     questions = compile_task(model, task)
-    question, columns = questions.asked[0], questions.tokenize(model, rows, 0, len(rows))
+    question, columns = questions.patterns[0], questions.tokenize(model, rows, 0, len(rows))
     pile = EncodedRows(question.template, columns, 256)
     few = EncodedRows(question.template, {column: texts.slice(0, 10) for column, texts in columns.items()}, 256)
     recipe = load_recipe("paper", [f"finetune.max_steps={steps}"])

@@ -98,7 +98,7 @@ def main(
     model = ClozeModel(transformers.RobertaForMaskedLM(config).to(device), tokenizer, shape)
     pad, base = model.tokenizer.pad_id, load_recipe("paper")
     questions = compile_task(model, data.task)
-    question = questions.asked[0]
+    question = questions.patterns[0]
     encoded = EncodedRows(question.template, questions.tokenize(model, data, 0, rows), 256)
     words = model.tensor(question.words[0].ids)
     where = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} threads"

@@ -1,4 +1,4 @@
-"""From scores to probabilities, and how good predictions are: scikit-learn's metrics, named as in the task."""
+"""How good predictions are: scikit-learn's metrics, named as in the task."""
 
 from __future__ import annotations
 
@@ -35,13 +35,6 @@ class Evaluation(BasicMetrics):
     calibration_error: float
     labels: dict[str, LabelMetrics]
     confusion: list[list[int]]  # [true label][predicted label]
-
-
-def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """q(l | x) over the last axis."""
-    exp = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares: NDArray[np.float64] = exp / exp.sum(axis=-1, keepdims=True)
-    return shares
 
 
 def accuracy(truth: NDArray[np.integer], predicted: NDArray[np.integer]) -> float:

@@ -34,8 +34,8 @@ def adapted(folder, settings=LORA, trained=True):
 
 def asked(model, rows):
     questions = compile_task(model, rows.task)
-    encoded = EncodedRows(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
-    return questions.asked[0], encoded
+    encoded = EncodedRows(questions.patterns[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
+    return questions.patterns[0], encoded
 
 
 def scores(model, rows):
@@ -75,7 +75,7 @@ def test_loss_and_gradient_of_a_step_equal_those_through_the_merged_weights(arch
     expected = naive_loss(plain, question, batch, labels, masked, targets, 0.3, 4, 3)
     expected.backward()
 
-    for way in ["on a CPU", "on a GPU", *(["in a line"] if model.packs else [])]:
+    for way in ["on a CPU", "on a GPU", *(["in a line"] if model.supports_packing else [])]:
         model.model.zero_grad()
         if way == "on a CPU":
             loss = _joint_loss(model, words, batch, torch.from_numpy(labels), masked, targets, settings, None)

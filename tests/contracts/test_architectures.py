@@ -20,7 +20,7 @@ def full_forward(model, questions, rows, max_length):
     task = rows.task
     scores = np.empty((len(task.pairs), len(rows), len(task.labels)))
     columns = questions.tokenize(model, rows, 0, len(rows))
-    for question in questions.asked:
+    for question in questions.patterns:
         encoded = EncodedRows(question.template, columns, max_length)
         for row in range(len(rows)):
             batch = encoded.batch(np.array([row]))
@@ -42,7 +42,7 @@ def test_scores_equal_the_full_vocabulary_forward_pass(architecture, tiny, rows)
     questions = compile_task(model, rows.task)
     for max_length in (40, 256):
         found = np.concatenate([part for _, part in score_rows(model, questions, rows, max_length)], axis=1)
-        expected = full_forward(model, questions, rows, min(max_length, model.longest))
+        expected = full_forward(model, questions, rows, min(max_length, model.max_length))
         assert np.abs(found - expected).max() < 1e-4
         assert np.ptp(expected, axis=1).min() > 1e-2  # scores that did not depend on the row would prove nothing
 
@@ -51,7 +51,7 @@ def test_scores_equal_the_full_vocabulary_forward_pass(architecture, tiny, rows)
 def test_the_head_by_itself_gives_gradients_to_the_same_weights(architecture, tiny, rows):
     """Training goes through the same door; a copy of the head would learn and be thrown away."""
     model = tiny(architecture)
-    question = compile_task(model, rows.task).asked[0]
+    question = compile_task(model, rows.task).patterns[0]
     columns = compile_task(model, rows.task).tokenize(model, rows, 0, 2)
     batch = EncodedRows(question.template, columns, 40).batch(np.arange(2))
     model.model.zero_grad()
@@ -66,8 +66,8 @@ def test_the_head_by_itself_gives_gradients_to_the_same_weights(architecture, ti
 def test_the_longest_row_fits_and_one_token_more_would_not(architecture, tiny):
     """RoBERTa and MPNet count positions from behind the padding id: 512 of 514 are usable."""
     model = tiny(architecture)
-    assert model.longest == 64
-    inputs = torch.full((1, model.longest), 7)
+    assert model.max_length == 64
+    inputs = torch.full((1, model.max_length), 7)
     assert torch.isfinite(model.model(inputs).logits).all()
 
 

@@ -55,23 +55,29 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     model.model.eval()  # dropout off
     questions = compile_task(model, rows.task)
     columns = questions.tokenize(model, rows, 0, len(rows))
-    encoded = EncodedRows(questions.asked[0].template, columns, 40)
+    encoded = EncodedRows(questions.patterns[0].template, columns, 40)
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     settings = Finetune(alpha=0.3)  # large, so that both parts show
     drawn = encoded.batch(np.array([2, 3, 4, 0, 1, 2, 3, 2, 0, 4, 3, 2]))
     masked, targets = mask_tokens(drawn, settings, model.tokenizer, np.random.default_rng(1))
     losses, gradients = [], []
-    words = questions.asked[0].words[0]
+    words = questions.patterns[0].words[0]
     ways = [
         "on a CPU",
         "in 3 processes",
         "in 20 processes",
         "on a GPU",
-        *(["in a line"] if model.packs else []),
+        *(["in a line"] if model.supports_packing else []),
         "naive",
     ]
-    assert model.packs or architecture not in ("bert", "roberta", "xlm-roberta")  # those that most people use
-    assert not model.packs or architecture != "modernbert"  # its layers look through windows, which would be lost
+    assert model.supports_packing or architecture not in (
+        "bert",
+        "roberta",
+        "xlm-roberta",
+    )  # those that most people use
+    assert (
+        not model.supports_packing or architecture != "modernbert"
+    )  # its layers look through windows, which would be lost
     for way in ways:
         model.model.zero_grad()
         if way == "on a CPU":
@@ -87,7 +93,7 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
             step = capturable_step(*given, in_line=way == "in a line")
             loss = step.loss({name: torch.from_numpy(array) for name, array in step.arrays().items()})
         else:
-            loss = naive_loss(model, questions.asked[0], batch, labels, masked, targets, 0.3, 4, 3)
+            loss = naive_loss(model, questions.patterns[0], batch, labels, masked, targets, 0.3, 4, 3)
         loss.backward()
         losses.append(loss.item())
         gradients.append({n: p.grad.clone() for n, p in model.model.named_parameters() if p.grad is not None})
@@ -104,8 +110,8 @@ def test_a_classifier_scores_rows_in_a_line_as_by_themselves(architecture, tiny_
     classifier = new_classifier(
         tiny_folder(architecture), rows.task, load_recipe("paper", ["max_seq_length=40"]), "cpu"
     )
-    assert classifier.packs or architecture not in ("bert", "roberta", "xlm-roberta")
-    if not classifier.packs:
+    assert classifier.supports_packing or architecture not in ("bert", "roberta", "xlm-roberta")
+    if not classifier.supports_packing:
         return
     encoded = classifier.encode(rows)
     batch = encoded.batch(np.arange(len(rows)))
@@ -148,11 +154,11 @@ def test_a_step_that_is_recorded_asks_nothing_of_the_host(architecture, tiny_fol
     monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True)
     model = load_model(tiny_folder(architecture), "cpu")
     questions = compile_task(model, rows.task)
-    encoded = EncodedRows(questions.asked[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
+    encoded = EncodedRows(questions.patterns[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     masked, targets = mask_tokens(encoded.batch(np.arange(5)), Finetune(), model.tokenizer, np.random.default_rng(1))
-    given = (model, questions.asked[0].words[0], lambda: (batch, labels, masked, targets), Finetune(), None)
-    steps = [(model.model, capturable_step(*given, in_line=model.packs))]
+    given = (model, questions.patterns[0].words[0], lambda: (batch, labels, masked, targets), Finetune(), None)
+    steps = [(model.model, capturable_step(*given, in_line=model.supports_packing))]
     classifier = new_classifier(tiny_folder(architecture), rows.task, load_recipe("paper"), "cpu")
     of_classifier = classifier.encode(rows).batch(np.array([0, 2, 3, 4]))
 
@@ -162,7 +168,7 @@ def test_a_step_that_is_recorded_asks_nothing_of_the_host(architecture, tiny_fol
     steps.append(
         (
             classifier.model,
-            classifier.capturable_step(lambda: (of_classifier, {"truth": labels}), loss, classifier.packs),
+            classifier.capturable_step(lambda: (of_classifier, {"truth": labels}), loss, classifier.supports_packing),
         )
     )
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # there is none for 'meta'

@@ -272,5 +272,5 @@ def test_a_model_pretrained_on_the_command_line_is_one_that_model_takes(folder, 
     status, out, err = run(*command, "--quiet")
     assert status == 0, err
     assert "Use the model with --model model" in out
-    assert load_model("model").longest > 0
+    assert load_model("model").max_length > 0
     assert run("pretrain", "--data", "texts.csv", "--field", "body", "--output", "other")[0] == 2

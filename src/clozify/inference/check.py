@@ -49,8 +49,8 @@ def check(
         questions = compile_task(model, task, rows)
     except ClozifyError as error:
         problems += error.problems
-    max_length = min(max_length, model.longest)
-    asked: list[PatternPrompt | None] = [*questions.asked] if questions is not None else [None] * len(task.patterns)
+    max_length = min(max_length, model.max_length)
+    asked: list[PatternPrompt | None] = [*questions.patterns] if questions is not None else [None] * len(task.patterns)
     patterns = []
     try:
         for text, question in zip(task.patterns, asked, strict=True):
@@ -136,5 +136,5 @@ def _lengths(model: ClozeModel, questions: TaskPrompts, rows: Rows, max_length: 
     stop = min(len(rows), CHUNK_ROWS)
     columns = questions.tokenize(model, rows, 0, stop)
     seen = ScoringStats()
-    seen.note(columns, [EncodedRows(question.template, columns, max_length) for question in questions.asked])
+    seen.note(columns, [EncodedRows(question.template, columns, max_length) for question in questions.patterns])
     return seen.remarks(max_length)

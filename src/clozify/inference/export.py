@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import Tensor, nn
 
 from clozify import __version__
@@ -29,7 +30,6 @@ from clozify.data.rows import Rows, read_rows
 from clozify.errors import DataError, ExportError, require_package
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods.score import TOKENS_PER_BATCH
-from clozify.metrics import softmax
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE, OUTPUT
 from clozify.utils.atomic import atomic_folder
@@ -109,7 +109,7 @@ def _probabilities(classifier: Classifier, rows: Rows) -> tuple[NDArray[np.float
     list(classifier.score_rows(few, TOKENS_PER_BATCH["cpu"]))  # the first pass is slower
     began = time.perf_counter()
     scores = np.concatenate([part for _, part in classifier.score_rows(rows, TOKENS_PER_BATCH["cpu"])])
-    return softmax(scores.astype(np.float64)), len(rows) / (time.perf_counter() - began)
+    return softmax(scores.astype(np.float64), axis=-1), len(rows) / (time.perf_counter() - began)
 
 
 def _refuse_other_answers(found: dict[str, Any], int8: bool, least: float) -> None:

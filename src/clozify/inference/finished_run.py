@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
@@ -24,7 +25,7 @@ from clozify.data.rows import Rows, read_rows
 from clozify.errors import RunError
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH, score_rows
-from clozify.metrics import detailed_metrics, softmax
+from clozify.metrics import detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.lora import Base, base_of
@@ -75,7 +76,8 @@ class FinishedRun:
     def probabilities(self, rows: Rows) -> NDArray[np.float64]:
         """(rows, labels)."""
         scores = self._by_classifier(rows) if self.classifier is not None else self._by_ensemble(rows)
-        return softmax(scores.astype(np.float64))
+        probabilities: NDArray[np.float64] = softmax(scores.astype(np.float64), axis=-1)
+        return probabilities
 
     def _by_classifier(self, rows: Rows) -> NDArray[np.float32]:
         with progress("predicting", len(rows)) as advance:
@@ -95,7 +97,7 @@ class FinishedRun:
         names = [pair.name for pair in self.task.pairs]
         for member in known["weights"]:
             model, switch = self._member(member["member"])
-            question = compile_task(model, self.task, wording=recipe.wording).only(names.index(member["pair"]))
+            question = compile_task(model, self.task, wording=recipe.wording).for_pair(names.index(member["pair"]))
             yield Member(model, question, recipe.max_seq_length, member["weight"], switch)
 
     def _by_ensemble(self, rows: Rows) -> NDArray[np.float64]:

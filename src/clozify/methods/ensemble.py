@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.data.rows import CHUNK_ROWS
-from clozify.metrics import softmax
 
 
 def combine_scores(scores: Sequence[NDArray[np.floating[Any]]], weights: Sequence[float]) -> NDArray[np.float64]:
@@ -47,4 +47,5 @@ class Ensemble:
 
 def soft_labels(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float32]:
     """q: the distribution over labels at a temperature, (rows, labels)."""
-    return softmax(scores / temperature).astype(np.float32)
+    probabilities: NDArray[np.float64] = softmax(scores / temperature, axis=-1)
+    return probabilities.astype(np.float32)

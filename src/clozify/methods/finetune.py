@@ -100,7 +100,7 @@ def finetune(
         return len(scores) / len(truth) * cross_entropy(scores, model.tensor(truth[ours]), weights)
 
     if model.device.type == "cuda" and current_group().size == 1:
-        in_line = model.packs and recipe.finetune.lm_targets == "text"
+        in_line = model.supports_packing and recipe.finetune.lm_targets == "text"
         step = capturable_step(model, words, drawn, recipe.finetune, weights, in_line)
         return train(model.model, step, settings, len(labeled), accelerator, watch)
     return train(model.model, loss_of_step, settings, len(labeled), accelerator, watch)
@@ -131,7 +131,7 @@ def capturable_step(
             )
         found: dict[str, NDArray[Any]]
         if not in_line:
-            width = padded_width(both.input_ids.shape[1], model.longest)
+            width = padded_width(both.input_ids.shape[1], model.max_length)
             fill = {"input_ids": model.tokenizer.pad_id}
             found = {name: pad_last_axis(getattr(both, name), width, fill.get(name, 0)) for name in model.input_names}
         else:
@@ -156,7 +156,7 @@ def capturable_step(
         }
 
     def loss(inputs: Mapping[str, Tensor]) -> Tensor:
-        states = model.states_of(inputs, model.longest)  # (labelled + masked, hidden)
+        states = model.states_of(inputs, model.max_length)  # (labelled + masked, hidden)
         labeled_rows = len(inputs["truth"])
         ce = cross_entropy(model.label_scores(states[:labeled_rows], words), inputs["truth"], weights)
         if "tokens" not in inputs:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.config.recipe import IPet
 from clozify.methods.ensemble import Ensemble
-from clozify.metrics import softmax
 
 AT_ONCE = 131_072  # rows looked at together; another number draws other rows from piles that are larger
 
@@ -172,7 +172,7 @@ def select_rows(
     next_best = [Best(total) for _ in wanted]
     for start in range(0, len(scores), AT_ONCE):
         part = scores[start : start + AT_ONCE]
-        best, probabilities = part.argmax(axis=1), softmax(part)
+        best, probabilities = part.argmax(axis=1), softmax(part, axis=-1)
         everything = np.arange(start, start + len(part))
         for label in range(labels):
             if pool is None:
@@ -197,7 +197,7 @@ def select_rows(
             topped_up[label] = missing
     rows = np.array(sorted(owner), dtype=np.int64)
     given = np.array([owner[row] for row in rows.tolist()], dtype=np.int16)
-    certainty = float(softmax(scores[rows])[np.arange(len(rows)), given].mean()) if len(rows) else 0.0
+    certainty = float(softmax(scores[rows], axis=-1)[np.arange(len(rows)), given].mean()) if len(rows) else 0.0
     return Selection(rows, given, certainty, topped_up)
 
 

@@ -60,7 +60,7 @@ def rewrite(
     vocabulary, rng = Vocabulary.of(model), np.random.default_rng(seed)
     generator = torch.Generator(model.device).manual_seed(seed)
     before, after = (list(ids) for ids in model.tokenizer.special_tokens(1).specials)
-    room = max(1, min(max_length, model.longest) - len(before) - len(after))
+    room = max(1, min(max_length, model.max_length) - len(before) - len(after))
     encoded = model.tokenizer.encode_with_offsets(texts)
     lengths = np.array([min(room, len(ids)) for ids, _ in encoded], dtype=np.int64)
     written = list(texts)

@@ -72,17 +72,17 @@ def score_rows(
 
     Of all rows, or of those from `first` to before `last`.
     """
-    max_length = min(max_length, model.longest)
+    max_length = min(max_length, model.max_length)
     budget = token_budget or TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
-    asked = [pair for question in questions.asked for pair in question.pairs]
+    asked = [pair for question in questions.patterns for pair in question.pairs]
     pairs, labels = len(asked), len(rows.task.labels)
     with model.scoring():
         for start, stop in rows.chunks(CHUNK_ROWS, first, last):
             columns = questions.tokenize(model, rows, start, stop)
             scores = np.zeros((pairs, stop - start, labels), dtype=np.float32)
-            encoded = [EncodedRows(question.template, columns, max_length) for question in questions.asked]
+            encoded = [EncodedRows(question.template, columns, max_length) for question in questions.patterns]
             waiting: list[tuple[int, NDArray[np.int64], torch.Tensor]] = []  # fetched at the end: a fetch stops a GPU
-            for question, spliced in zip(questions.asked, encoded, strict=True):
+            for question, spliced in zip(questions.patterns, encoded, strict=True):
                 batches = enumerate(spliced.batches(budget))
                 for batch in (batch for number, batch in batches if current_group().takes(number)):
                     states = model.states_at_mask(batch)  # (batch, hidden)

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.data.rows import NO_LABEL, Rows
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
-from clozify.metrics import basic_metrics, softmax
+from clozify.metrics import basic_metrics
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task
 from clozify.utils.progress import progress
@@ -36,12 +37,13 @@ class ZeroShotScores:
         scores = np.asarray(self.scores[:, start:stop], dtype=np.float64)
         if self.prior is None:
             return scores
-        calibrated: NDArray[np.float64] = np.log(softmax(scores)) - np.log(self.prior[:, None])
+        calibrated: NDArray[np.float64] = np.log(softmax(scores, axis=-1)) - np.log(self.prior[:, None])
         return calibrated
 
     def probabilities(self, start: int, stop: int) -> NDArray[np.float64]:
         """The ensemble's distribution over the labels: (rows, labels)."""
-        return softmax(self.pair_scores(start, stop).mean(axis=0))
+        probabilities: NDArray[np.float64] = softmax(self.pair_scores(start, stop).mean(axis=0), axis=-1)
+        return probabilities
 
     def predictions(self) -> NDArray[np.int16]:
         """The predicted labels of the pairs and, last, of the ensemble: (pairs + 1, rows)."""
@@ -83,10 +85,10 @@ def score_zero_shot(
     with tempfile.TemporaryFile() as file:
         scores = np.memmap(file, dtype=np.float32, mode="w+", shape=shape)
     total = np.zeros((shape[0], shape[2]))
-    with progress("scoring", len(rows) * len(questions.asked), "rows") as advance:
+    with progress("scoring", len(rows) * len(questions.patterns), "rows") as advance:
         for start, part in score_rows(model, questions, rows, max_length, seen, advance):
             scores[:, start : start + part.shape[1]] = part
-            total += softmax(part.astype(np.float64)).sum(axis=1)
+            total += softmax(part.astype(np.float64), axis=-1).sum(axis=1)
     prior = total / len(rows) if calibrate else None
-    remarks = questions.warnings + rows.warnings + seen.remarks(min(max_length, model.longest))
+    remarks = questions.warnings + rows.warnings + seen.remarks(min(max_length, model.max_length))
     return ZeroShotScores(rows, scores, prior, remarks)

@@ -139,7 +139,7 @@ class Classifier:
         return head
 
     @cached_property
-    def packs(self) -> bool:
+    def supports_packing(self) -> bool:
         """Whether the model scores rows in a line as it scores them by themselves."""
         if not supports_packing(self.model.base_model, self._typed, self.tokenizer.pad_id):
             return False

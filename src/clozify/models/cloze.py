@@ -110,7 +110,7 @@ class ClozeModel:
         accepted = inspect.signature(self.encoder.forward).parameters
         self._typed = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
         self._check_head()
-        self.packs = supports_packing(self.encoder, self._typed, self.tokenizer.pad_id)
+        self.supports_packing = supports_packing(self.encoder, self._typed, self.tokenizer.pad_id)
         self._adds_mask = accepts_additive_mask(self.encoder, self.tokenizer.pad_id)
 
     @property
@@ -127,13 +127,13 @@ class ClozeModel:
         return dtype
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """The most tokens that the model reads, special ones included."""
         return max_positions_of(self.model, self.tokenizer.hf_tokenizer)
 
     def states(self, batch: Batch, rows: Tensor, positions: Tensor) -> Tensor:
         """The encoder's states at these places of a batch: (places, hidden)."""
-        if self.device.type == "cuda" and self.packs and is_half_precision(self.encoder):
+        if self.device.type == "cuda" and self.supports_packing and is_half_precision(self.encoder):
             packed = pack(batch, self.tokenizer.pad_id)
             line = {name: self.tensor(array) for name, array in packed.arrays.items()}
             hidden = encode_packed(self.encoder, line, self._typed, int(batch.attention_mask.sum(axis=1).max()))
@@ -162,7 +162,7 @@ class ClozeModel:
     def scoring(self) -> Iterator[None]:
         """For rows that are only scored: on a GPU a bf16 copy of the encoder reads them; the head stays in float32."""
         trained = self.encoder
-        with merged(trained) if self.adapted else nullcontext():
+        with merged(trained) if self.has_adapter else nullcontext():
             if self.device.type == "cuda" or self.precision == "bf16":
                 self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
             try:
@@ -172,7 +172,7 @@ class ClozeModel:
                 self.encoder = trained
 
     @property
-    def adapted(self) -> bool:
+    def has_adapter(self) -> bool:
         """Whether its weights are frozen and adapters lie beside them."""
         return hasattr(self.model, "peft_config")
 
@@ -183,7 +183,7 @@ class ClozeModel:
 
     def use_adapter(self, folder: Path, name: str) -> None:
         """Answer with an adapter that was saved; each is read once, and all share the weights."""
-        if not self.adapted or name not in self.model.peft_config:
+        if not self.has_adapter or name not in self.model.peft_config:
             load_adapter(self.model, folder, name)
             self._renew_head()
         switch_adapter(self.model, name)

@@ -85,7 +85,7 @@ def compare(model: str, threads: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     cloze = load_model(model, "cpu")
     rng = torch.Generator().manual_seed(0)
-    width = min(WIDTH, cloze.longest)
+    width = min(WIDTH, cloze.max_length)
     ids = torch.randint(len(cloze.tokenizer.is_special), (ROWS, width), generator=rng)
     ids[ids == cloze.tokenizer.pad_id] = cloze.tokenizer.mask_id
     seconds: dict[str, list[float]] = {"float32": [], "bf16": []}

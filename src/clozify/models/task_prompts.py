@@ -39,15 +39,15 @@ class PatternPrompt:
 class TaskPrompts:
     """A task's questions for one model, in the order of its patterns, with what is worth a warning."""
 
-    asked: list[PatternPrompt]
+    patterns: list[PatternPrompt]
     warnings: list[str]
     fields: list[FieldInContext]  # every field that some pattern of the task reads, once for each way it is tokenised
     # by the rows' identity; the rows are held too, since another object could take the number of one that is gone
     _kept: dict[int, tuple[Rows, dict[FieldInContext, RaggedTokens]]] = field(default_factory=dict)
 
-    def only(self, pair: int) -> TaskPrompts:
+    def for_pair(self, pair: int) -> TaskPrompts:
         """The one question of a pair, by its place in `task.pairs`; what was kept is shared."""
-        (question,) = [question for question in self.asked if pair in question.pairs]
+        (question,) = [question for question in self.patterns if pair in question.pairs]
         words = question.words[question.pairs.index(pair)]
         return TaskPrompts([PatternPrompt(question.template, (pair,), (words,))], [], self.fields, self._kept)
 
@@ -119,7 +119,7 @@ def answers(model: ClozeModel, template: Template, rows: Rows | None = None, cou
         column: column.tokenize(model.tokenizer, rows.texts(column.slot.field, 0, stop) if rows is not None else [""])
         for column in set(template.fields)
     }
-    batch = EncodedRows(template, ragged, model.longest).batch(np.arange(stop))
+    batch = EncodedRows(template, ragged, model.max_length).batch(np.arange(stop))
     scores = model.head(model.states_at_mask(batch))  # (rows, vocabulary)
     return torch.log_softmax(scores, dim=-1).mean(dim=0)
 

@@ -129,11 +129,11 @@ def member_seconds(plan: Plan, rows: int | None = None) -> tuple[float, float, i
     """
     model = plan.load_model()
     questions = compile_task(model, plan.task, None, plan.recipe.wording)
-    question = questions.asked[0]
+    question = questions.patterns[0]
     pile = (
         plan.unlabeled.select(np.arange(min(256, len(plan.unlabeled)))) if plan.unlabeled is not None else plan.labeled
     )
-    length = min(plan.recipe.max_seq_length, model.longest)
+    length = min(plan.recipe.max_seq_length, model.max_length)
     given = plan.labeled if len(plan.labeled) else pile  # without labelled rows members train on the pile's
     labels = np.zeros(len(given), dtype=np.int16) if given is pile else plan.labeled.labels
     labeled = EncodedRows(question.template, questions.tokenize(model, given, 0, len(given)), length)
@@ -148,8 +148,8 @@ def member_seconds(plan: Plan, rows: int | None = None) -> tuple[float, float, i
 
     step = _a_step(steps, plan.device)
     few = pile.select(np.resize(np.arange(len(pile)), rows or ROWS[plan.device]))
-    list(score_rows(model, questions.only(0), few.select(np.arange(min(len(few), 8))), length))  # sets libraries up
-    row = _timed(lambda: list(score_rows(model, questions.only(0), few, length))) / len(few)
+    list(score_rows(model, questions.for_pair(0), few.select(np.arange(min(len(few), 8))), length))  # sets libraries up
+    row = _timed(lambda: list(score_rows(model, questions.for_pair(0), few, length))) / len(few)
     return step, row, model.model.num_parameters(only_trainable=True)
 
 

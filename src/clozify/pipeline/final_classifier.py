@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.data.rows import Rows
 from clozify.methods.distill import distill
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
-from clozify.metrics import detailed_metrics, softmax
+from clozify.metrics import detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, new_classifier
 from clozify.pipeline.semi_supervised_training import SemiSupervised
 from clozify.pipeline.soft_labels import SoftLabels
@@ -70,7 +71,7 @@ def train_classifiers(
     results: list[dict[str, Any]] = []
     if plan.test is not None:
         for place in places:
-            probabilities = softmax(np.load(place / "test.npy").astype(np.float64))
+            probabilities = softmax(np.load(place / "test.npy").astype(np.float64), axis=-1)
             results.append(detailed_metrics(plan.test.labels, probabilities, plan.task.labels).model_dump())
     chosen, dev = _chosen(places)
     folder.place_folder(places[chosen] / "model", "classifier")

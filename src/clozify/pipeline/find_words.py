@@ -78,7 +78,7 @@ def find_words(
 
     began = time.monotonic()
     questions = compile_task(model, _with_words(loaded, given), rows, how.wording)  # checks the given words
-    candidates = Candidates(model.tokenizer, [question.template for question in questions.asked])
+    candidates = Candidates(model.tokenizer, [question.template for question in questions.patterns])
     candidates.fill([word for words in given.values() for word in words], sys.maxsize)
     places = {  # each label's given words, by the label's place in the task
         loaded.labels.index(label): list(dict.fromkeys(candidates.place[candidates.ids(word) or ()] for word in words))
@@ -194,11 +194,11 @@ def _scores(
     model: ClozeModel, questions: TaskPrompts, candidates: Candidates, rows: Rows, max_length: int, warnings: list[str]
 ) -> NDArray[np.float32]:
     """M(t) at the mask: (patterns, rows, candidates), on disk, not in memory."""
-    max_length = min(max_length, model.longest)
+    max_length = min(max_length, model.max_length)
     budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
     ids = np.array(list(candidates.place), dtype=np.int64)  # (candidates, patterns)
     columns = questions.tokenize(model, rows, 0, len(rows))
-    encoded = [EncodedRows(question.template, columns, max_length) for question in questions.asked]
+    encoded = [EncodedRows(question.template, columns, max_length) for question in questions.patterns]
     with tempfile.TemporaryFile() as file:
         scores = np.memmap(file, dtype=np.float32, mode="w+", shape=(len(encoded), len(rows), len(ids)))
     with model.scoring(), progress("scoring", len(encoded) * len(rows), "rows") as advance:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.errors import RecipeError
 from clozify.methods.ensemble import Ensemble
@@ -22,7 +23,6 @@ from clozify.methods.ipet import (
     counts_to_draw,
     select_training_rows,
 )
-from clozify.metrics import softmax
 from clozify.pipeline.members import Drawn, Job, first_jobs, member_metrics, train_members, untrained_on_pile
 from clozify.runs.plan import Plan
 from clozify.runs.worker import WorkerContext
@@ -169,7 +169,7 @@ def _sure_and_agreeing(now: Ensemble, then: Ensemble | None) -> tuple[float, flo
     """How sure a generation is of the pile's rows, and on what share of them it agrees with the one before."""
     sure, agreeing = 0.0, 0
     for start, scores in now.chunks(AT_ONCE):
-        sure += float(softmax(scores).max(axis=1).sum())
+        sure += float(softmax(scores, axis=-1).max(axis=1).sum())
         if then is not None:
             others = then[start : start + len(scores)]
             agreeing += int((scores.argmax(axis=1) == others.argmax(axis=1)).sum())

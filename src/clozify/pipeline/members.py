@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.config.recipe import Training
 from clozify.data.rows import Rows
 from clozify.methods.finetune import finetune
 from clozify.methods.score import score_rows
-from clozify.metrics import basic_metrics, detailed_metrics, softmax
+from clozify.metrics import basic_metrics, detailed_metrics
 from clozify.models.lora import save_adapter
 from clozify.models.task_prompts import TaskPrompts
 from clozify.pipeline.sharded_scoring import Labelling, ShardWork, put_aside, shards_of
@@ -116,7 +117,7 @@ class UntrainedWork:
         started = time.monotonic()
         bench.restored(0)
         with bench.folder.writing("untrained", self.key) as beside:
-            _write_scores(bench, bench.questions.only(self.pair), beside, pile=True)
+            _write_scores(bench, bench.questions.for_pair(self.pair), beside, pile=True)
         return f"scored the pile in {time.monotonic() - started:,.0f} s"
 
 
@@ -229,9 +230,9 @@ class MemberWork:
 def _train_member(bench: WorkerContext, work: MemberWork) -> str:
     job, started = work.job, time.monotonic()
     plan, questions, model = bench.plan, bench.questions, bench.restored(job.seed)
-    question = questions.only(job.pair)
-    template = question.asked[0].template
-    length = min(plan.recipe.max_seq_length, model.longest)
+    question = questions.for_pair(job.pair)
+    template = question.patterns[0].template
+    length = min(plan.recipe.max_seq_length, model.max_length)
     columns, labels = questions.keep(model, plan.labeled), plan.labeled.labels
     pile = keep_pile(bench) if plan.unlabeled is not None else None
     if job.drawn is not None:
@@ -250,7 +251,7 @@ def _train_member(bench: WorkerContext, work: MemberWork) -> str:
     with plan.watching(work.name, steps, on_dev) as (watch, looks):
         course = finetune(
             model,
-            question.asked[0].words[0],
+            question.patterns[0].words[0],
             EncodedRows(template, columns, length),
             labels,
             EncodedRows(template, pile, length) if plan.with_lm and pile is not None else None,
@@ -264,7 +265,7 @@ def _train_member(bench: WorkerContext, work: MemberWork) -> str:
         put_aside(bench, work.key)
     with bench.folder.writing("trained" if work.split else "members", work.key) as beside:
         _write_scores(bench, question, beside, job.score_pile and plan.unlabeled is not None and not work.split)
-        if job.keep and model.adapted:
+        if job.keep and model.has_adapter:
             save_adapter(model.model, beside / "model", plan.base)
         elif job.keep:
             model.model.save_pretrained(beside / "model")
@@ -291,7 +292,7 @@ def member_metrics(plan: Plan, members: list[dict[str, Any]], truth: NDArray[np.
     each = []
     for member in members:
         scores = np.load(member["folder"] / "test.npy")
-        result = detailed_metrics(truth, softmax(scores), plan.task.labels).model_dump()
+        result = detailed_metrics(truth, softmax(scores, axis=-1), plan.task.labels).model_dump()
         job = f"{member['folder'].parent.name}/{member['folder'].name}"
         each.append({"pair": plan.task.pairs[member["pair"]].name, "seed": member["seed"], "job": job, **result})
     pairs = {

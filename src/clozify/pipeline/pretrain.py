@@ -102,7 +102,7 @@ def _work(
     cloze: ClozeModel, rows: Rows, how: Recipe, work: RunFolder, save_every: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Pack, hold some blocks out, train."""
-    size = min(how.pretrain.block_size, cloze.longest)
+    size = min(how.pretrain.block_size, cloze.max_length)
     if size < how.pretrain.block_size:
         say(f"note: the model reads {size} tokens at most, so blocks have {size} instead of {how.pretrain.block_size}.")
     blocks, tokens = pack(cloze.tokenizer, _texts(rows), size, work.path / "blocks.int32")

@@ -80,7 +80,7 @@ class ShardWork:
         assert plan.unlabeled is not None
         _take_up(bench, self.key, self.seed)
         keep_pile(bench)
-        question, kind = bench.questions.only(self.pair), plan.recipe.scores_dtype
+        question, kind = bench.questions.for_pair(self.pair), plan.recipe.scores_dtype
         with bench.folder.writing("shards", self.place) as beside:
             with npy_writer(beside / "pile.npy", kind, len(plan.task.labels)) as append:
                 length = plan.recipe.max_seq_length

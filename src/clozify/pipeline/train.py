@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
 
 from clozify import __version__
 from clozify.config.recipe import Recipe, load_recipe
@@ -24,7 +25,7 @@ from clozify.errors import DataError, quoted
 from clozify.executors.accelerate_launch import follow, is_follower
 from clozify.executors.select import choose_executor, parse_at_once, single_worker_executor
 from clozify.methods.ensemble import combine_scores
-from clozify.metrics import detailed_metrics, softmax
+from clozify.metrics import detailed_metrics
 from clozify.models.cpu_precision import choose_precision
 from clozify.models.lora import check_adapter
 from clozify.pipeline.augmentation import read_paraphrases
@@ -270,7 +271,7 @@ def _pet(bench: WorkerContext) -> dict[str, Any]:
         metrics["unsupervised"] = before["test"]
         metrics["members"] = member_metrics(plan, members, truth)
         scores = combine_scores([np.load(member["folder"] / "test.npy") for member in members], weights)
-        metrics["ensemble"] = detailed_metrics(truth, softmax(scores), plan.task.labels).model_dump()
+        metrics["ensemble"] = detailed_metrics(truth, softmax(scores, axis=-1), plan.task.labels).model_dump()
     folder.write_json(
         "ensemble.json",
         {

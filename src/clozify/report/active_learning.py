@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.data.rows import CHUNK_ROWS, Rows
 from clozify.methods.ensemble import combine_scores
-from clozify.metrics import softmax
 
 CANDIDATES = 50  # of each label, or as many as are asked for
 CHARACTERS = 1_000  # of a row that are compared
@@ -46,7 +46,7 @@ def disagreement_scores(scores: Sequence[NDArray[np.float32]], weights: Sequence
     for start in range(0, rows, CHUNK_ROWS):
         here = slice(start, start + CHUNK_ROWS)
         raw = [np.asarray(of_member[here], dtype=np.float32) for of_member in scores]
-        shares = [softmax(of_member.astype(np.float64)) for of_member in raw]
+        shares = [softmax(of_member.astype(np.float64), axis=-1) for of_member in raw]
         whole = _entropy(combine_scores(shares, weights))
         single = combine_scores([_entropy(share)[:, None] for share in shares], weights)[:, 0]
         found.predicted[here] = combine_scores(raw, weights).argmax(axis=-1)

@@ -86,7 +86,7 @@ class WorkerContext:
     def restored(self, seed: int) -> ClozeModel:
         """The model as it was before any training; a new adapter, where there is one, is drawn from the seed."""
         self.holds = None
-        if self.model.adapted:
+        if self.model.has_adapter:
             reset_adapter(self.model.model, seed)
         else:
             self.model.model.load_state_dict(self._initial)

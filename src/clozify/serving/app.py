@@ -17,12 +17,12 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST
+from scipy.special import softmax
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozify import __version__
-from clozify.metrics import softmax
 from clozify.serving.batching import Batcher
 from clozify.serving.docs_page import docs_page
 from clozify.serving.metrics import ServerMetrics
@@ -84,7 +84,7 @@ class PredictionService:
             self._count_waiting(-1)
         self.metrics.texts.inc(len(scores))
         self.metrics.seconds.observe(time.monotonic() - began)
-        return json_response(200, self._predictions(softmax(scores)))
+        return json_response(200, self._predictions(softmax(scores, axis=-1)))
 
     def _count_waiting(self, change: int) -> None:
         self._waiting += change

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.config.pattern import Pattern
 from clozify.config.task import Verbalizer
 from clozify.data.rows import Rows
 from clozify.errors import ClozifyError, quoted
 from clozify.methods.score import score_rows
-from clozify.metrics import softmax
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task, near_words, top_words
 from clozify.prompts.encode import Template, compile_pattern
@@ -100,8 +100,8 @@ class Looker:
             except ClozifyError as error:
                 found.problems.setdefault(f"pattern {place}", []).extend(error.problems)
         if scores:
-            found.probabilities = softmax(np.stack(scores))
-            found.together = softmax(np.mean(scores, axis=0))
+            found.probabilities = softmax(np.stack(scores), axis=-1)
+            found.together = softmax(np.mean(scores, axis=0), axis=-1)
         return found
 
     def _whole_words(self, draft: Draft, templates: dict[int, Template], found: Look) -> dict[str, tuple[str, ...]]:

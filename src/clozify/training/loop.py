@@ -213,7 +213,7 @@ def train_classifier(
 
     if classifier.device.type == "cpu" or current_group().size > 1:
         return train(classifier.model, loss_of_step, settings, len(encoded), accelerator, watch)
-    step = classifier.capturable_step(drawn, loss, classifier.packs)
+    step = classifier.capturable_step(drawn, loss, classifier.supports_packing)
     return train(classifier.model, step, settings, len(encoded), accelerator, watch)
 
 

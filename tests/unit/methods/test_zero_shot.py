@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from clozify.data.rows import Rows
 from clozify.methods.zero_shot import ZeroShotScores
-from clozify.metrics import softmax
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def found(stars):
 
     rows = Rows(Dataset.from_dict({"text": ["x"] * 4, "label": ["1", "2", "3", ""]}), stars)
     scores = np.random.default_rng(0).normal(size=(3, 4, 3)).astype(np.float32)
-    prior = softmax(scores.astype(float)).mean(axis=1)
+    prior = softmax(scores.astype(float), axis=-1).mean(axis=1)
     return ZeroShotScores(rows, scores, None, []), ZeroShotScores(rows, scores, prior, [])
 
 
@@ -28,7 +28,7 @@ def test_calibration_divides_by_the_mean_probability_of_each_label(found):
         q = np.array([[np.exp(s) / sum(np.exp(row)) for s in row] for row in found[1].scores[pair]])
         divided = q / q.mean(axis=0)
         expected = divided / divided.sum(axis=1, keepdims=True)
-        assert np.allclose(softmax(found[1].pair_scores(0, 4))[pair], expected, atol=1e-6)
+        assert np.allclose(softmax(found[1].pair_scores(0, 4), axis=-1)[pair], expected, atol=1e-6)
 
 
 def test_accuracy_leaves_out_rows_without_a_label(found):

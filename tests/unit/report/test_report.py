@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import softmax
 
 from clozify import report
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task
 from clozify.errors import ClozifyError
-from clozify.metrics import basic_metrics, detailed_metrics, softmax
+from clozify.metrics import basic_metrics, detailed_metrics
 from clozify.report.findings import findings
 from clozify.report.page import duration, report_page
 from clozify.report.run import Run
@@ -42,7 +43,7 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
         each.append(
             {"pair": pair.name, "seed": 1, **basic_metrics(truth, scores.argmax(axis=1), len(names)).model_dump()}
         )
-    shares = softmax(shared)
+    shares = softmax(shared, axis=-1)
     frame = {"id": range(rows), "label": [names[n] for n in shares.argmax(axis=1)]}
     frame |= {f"probability_{name}": shares[:, n] for n, name in enumerate(names)}
     pd.DataFrame(frame).to_parquet(folder / "labels.parquet")

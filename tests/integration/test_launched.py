@@ -16,7 +16,6 @@ from clozify.errors import RunError
 from clozify.executors.accelerate_launch import Beside
 from clozify.executors.select import choose_executor
 from clozify.runs.folder import RunFolder
-from clozify.utils.process_group import ProcessGroup, current_group, require_single_process, use_group
 from tests.integration.conftest import SETTINGS
 from tests.integration.test_train import scores
 
@@ -81,25 +80,12 @@ def test_two_processes_of_the_launcher_leave_the_same_run_as_one(run, files, sti
     assert (files / "both" / "classifier" / "model.safetensors").exists()
 
 
-def test_what_cannot_be_shared_is_refused_in_a_sentence(files, still, monkeypatch):
-    """Each process would take the whole step, and the gradients would count twice."""
-    with use_group(ProcessGroup(0, 2)), pytest.raises(RunError, match="UDA is not trained by several"):
-        require_single_process("UDA")
-    require_single_process("UDA")
+def test_the_launcher_excludes_other_ways_to_run(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     for asked in ({"name": "ray"}, {"at_once": 2}, {"devices": "2"}):
         with pytest.raises(RunError, match="has started 2 processes"):
             choose_executor(**asked)
-
-
-def test_every_row_is_somebody_s_and_nobody_s_twice():
-    for size in (1, 2, 3, 5):
-        for rows in (0, 1, 4, 7):
-            taken = [row for rank in range(size) for row in range(rows)[ProcessGroup(rank, size).share(rows)]]
-            assert taken == list(range(rows))
-            assert [sum(ProcessGroup(rank, size).takes(n) for rank in range(size)) for n in range(7)] == [1] * 7
-    assert current_group() == ProcessGroup()
 
 
 def test_a_process_that_helps_reads_the_run_but_leaves_nothing_in_it(tmp_path):

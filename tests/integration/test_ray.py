@@ -214,7 +214,7 @@ def test_trackers_hear_of_steps_that_workers_take(run, files):
 
 def test_a_machine_that_does_not_see_the_folder_or_has_another_version_is_named(bench):
     """It would write its results to a disk that nobody reads."""
-    worker = Worker(bench.plan, bench.folder.ticket(elsewhere=True), "workers/.sign", 1)
+    worker = Worker(bench.plan, bench.folder.opener(elsewhere=True), "workers/.sign", 1)
     reason = worker.ready(__version__)
     assert "does not see the run's folder" in (reason or "")
     found, _ = Ray()._heard(ray.put(reason))

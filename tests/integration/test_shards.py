@@ -78,7 +78,7 @@ class Elsewhere(Here):
     workers = 2
 
     def __call__(self, bench, works):
-        there = WorkerContext(bench.plan, bench.folder.ticket(elsewhere=True)())
+        there = WorkerContext(bench.plan, bench.folder.opener(elsewhere=True)())
         for place, work in enumerate(works):
             said = work.do(there)
             kept = [path.name for path in there.folder.path.glob("*/*") if path.parent.name not in ("tokens", "soft")]

@@ -80,7 +80,7 @@ class Launched(Executor):
         """Do all of it, one piece after another."""
         for place, work in enumerate(works):
             if not self.sent:
-                _pass_on((sendable(bench.plan), bench.folder.ticket()))
+                _pass_on((sendable(bench.plan), bench.folder.opener()))
                 self.sent = True
             _pass_on(work)
             with use_group(self.current_group):

@@ -79,7 +79,7 @@ def answer(bench: WorkerContext, piece: Work) -> Answer:
         return Answer("error", error=error)
     except Exception as error:
         story = traceback.format_exc()
-        if full := bench.folder.without_space(error):
+        if full := bench.folder.disk_full_error(error):
             return Answer("error", error=full, story=story)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return Answer("memory" if isinstance(error, torch.OutOfMemoryError) else "failed", reason, story=story)

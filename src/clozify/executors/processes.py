@@ -86,7 +86,7 @@ class Processes:
                 if ledger.waiting and (helper is None or helper.place is None):
                     helper = self.helpers[number] = helper or self._start(bench, number)
                     if not helper.told:
-                        _send(helper.line, (sendable(bench.plan), bench.folder.ticket()))
+                        _send(helper.line, (sendable(bench.plan), bench.folder.opener()))
                     helper.told, helper.place = True, ledger.waiting.pop()
                     _send(helper.line, works[helper.place])
             for helper in self._heard():

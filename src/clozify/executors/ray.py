@@ -276,7 +276,7 @@ class Ray(Executor):
         actor = ray.remote(Worker).options(
             num_cpus=self.share.cpus, num_gpus=self.share.gpus, max_restarts=0, max_task_retries=0, max_concurrency=2
         )
-        join = bench.folder.ticket(elsewhere=True)
+        join = bench.folder.opener(elsewhere=True)
         hand = actor.remote(self.sent, join, self.sign if shared else None, self.share.threads)
         return _Hand(hand, bench.folder.path / "workers" / f"{number}.txt")
 

@@ -93,7 +93,7 @@ def finetune(
         batch, truth, masked, targets = drawn()
         if masked is not None and targets is not None:
             return _joint_loss(model, words, batch, model.tensor(truth), masked, targets, recipe.finetune, weights)
-        ours = current_group().share(len(truth))
+        ours = current_group().local_slice(len(truth))
         if ours.start == ours.stop:
             return zero_loss()
         scores = model.label_scores(model.states_at_mask(batch.slice_rows(ours)), words)
@@ -179,7 +179,7 @@ def _joint_loss(
     weights: Tensor | None,
 ) -> Tensor:
     """(1 - alpha) L_CE + alpha L_MLM of one step, in one forward pass; of several processes, this one's part of it."""
-    ours, helpers = current_group().share(len(truth)), current_group().share(len(masked.rows))
+    ours, helpers = current_group().local_slice(len(truth)), current_group().local_slice(len(masked.rows))
     share = (ours.stop - ours.start) / len(truth)
     micro = targets.rows // settings.per_gpu_helper_batch_size  # which micro-batch a token belongs to
     counts = np.bincount(micro, minlength=settings.gradient_accumulation_steps)

@@ -84,7 +84,7 @@ def score_rows(
             waiting: list[tuple[int, NDArray[np.int64], torch.Tensor]] = []  # fetched at the end: a fetch stops a GPU
             for question, spliced in zip(questions.patterns, encoded, strict=True):
                 batches = enumerate(spliced.batches(budget))
-                for batch in (batch for number, batch in batches if current_group().takes(number)):
+                for batch in (batch for number, batch in batches if current_group().owns_batch(number)):
                     states = model.states_at_mask(batch)  # (batch, hidden)
                     for pair, words in zip(question.pairs, question.words, strict=True):
                         waiting.append((asked.index(pair), batch.rows, model.label_scores(states, words)))
@@ -93,4 +93,4 @@ def score_rows(
                 scores[place, chosen] = found.float().cpu().numpy()
             if seen is not None:
                 seen.note(columns, encoded)
-            yield start, current_group().added(scores)
+            yield start, current_group().sum_arrays(scores)

@@ -164,10 +164,10 @@ class Classifier:
             encoded = self.encode(rows, start, stop)
             scores = np.zeros((stop - start, len(self.task.labels)), dtype=np.float32)
             for number, batch in enumerate(encoded.batches(token_budget)):
-                if current_group().takes(number):
+                if current_group().owns_batch(number):
                     scores[batch.rows] = self.scores(batch).float().cpu().numpy()
                 advance(len(batch.rows))
-            yield start, current_group().added(scores)
+            yield start, current_group().sum_arrays(scores)
 
     def save(self, folder: Path) -> None:
         """An ordinary Hugging Face folder, with the task beside it; the tokenizer remembers the length."""

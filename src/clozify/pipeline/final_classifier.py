@@ -74,7 +74,7 @@ def train_classifiers(
             probabilities = softmax(np.load(place / "test.npy").astype(np.float64), axis=-1)
             results.append(detailed_metrics(plan.test.labels, probabilities, plan.task.labels).model_dump())
     chosen, dev = _chosen(places)
-    folder.place_folder(places[chosen] / "model", "classifier")
+    folder.publish_folder(places[chosen] / "model", "classifier")
     (folder.path / "classifier" / TASK_FILE).unlink()  # a link into the job's folder; the task may have new aliases
     plan.task.save(folder.path / "classifier" / TASK_FILE)
     summary: dict[str, Any] = {"dev_each": dev, "kept": chosen} if dev else {}

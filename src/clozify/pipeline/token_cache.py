@@ -16,7 +16,7 @@ from filelock import FileLock
 from clozify.data.rows import Rows
 from clozify.prompts.encode import FieldInContext
 from clozify.prompts.tokenizer import PromptTokenizer, RaggedTokens
-from clozify.runs.folder import CACHES, RunFolder, hash_key
+from clozify.runs.folder import CACHE_KINDS, RunFolder, hash_key
 from clozify.runs.worker import WorkerContext
 from clozify.utils.npy import npy_writer, open_npy
 
@@ -84,4 +84,4 @@ def _write(rows: Rows, tokenizer: PromptTokenizer, column: FieldInContext, folde
 
 def drop_caches(folder: RunFolder) -> None:
     """Take away what only a run that is still at work needs."""
-    folder.remove(*CACHES)
+    folder.remove(*CACHE_KINDS)

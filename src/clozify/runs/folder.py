@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from clozify.errors import RunError
 from clozify.utils.atomic import SUFFIX, atomic_folder, atomic_write_text, remove_leftovers
 
-CACHES = ("tokens", "soft", "weights", "trained", "shards")  # kinds of jobs that nobody needs once the run is done
+CACHE_KINDS = ("tokens", "soft", "weights", "trained", "shards")  # kinds of jobs that nobody needs once the run is done
 
 
 def hash_key(**inputs: Any) -> str:
@@ -72,15 +72,15 @@ class RunFolder:
         remove_leftovers(self.path)
 
     @classmethod
-    def joined(cls, path: str | Path) -> RunFolder:
+    def attach(cls, path: str | Path) -> RunFolder:
         """The folder of a run that another process holds and has sent work from; it is neither locked nor tidied."""
         folder = cls.__new__(cls)
         folder.path, folder.address, folder.written = Path(path), str(path), []
         return folder
 
-    def ticket(self, elsewhere: bool = False) -> Callable[[], RunFolder]:  # noqa: ARG002
+    def opener(self, elsewhere: bool = False) -> Callable[[], RunFolder]:  # noqa: ARG002
         """What another process joins the run with; `elsewhere` is on a machine that may not have this folder."""
-        return partial(RunFolder.joined, str(self.path.resolve()))
+        return partial(RunFolder.attach, str(self.path.resolve()))
 
     def close(self) -> None:
         """Let others work on the folder."""
@@ -91,10 +91,10 @@ class RunFolder:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.close()
-        if error is not None and (full := self.without_space(error)):
+        if error is not None and (full := self.disk_full_error(error)):
             raise full from None
 
-    def without_space(self, error: BaseException) -> RunError | None:
+    def disk_full_error(self, error: BaseException) -> RunError | None:
         """What to say where the disk was full."""
         if not _no_space(error):
             return None
@@ -129,7 +129,7 @@ class RunFolder:
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
-    def place_folder(self, source: Path, name: str) -> None:
+    def publish_folder(self, source: Path, name: str) -> None:
         """Show a job's folder under a plain name too; its files are linked, not copied, where that works."""
         with atomic_folder(self.path / name) as tmp_path:
             shutil.copytree(source, tmp_path, copy_function=_link, dirs_exist_ok=True)

@@ -148,15 +148,15 @@ class StoredRun(RunFolder):
         self._lease = None
 
     @classmethod
-    def joined(cls, path: str | Path, address: str = "") -> RunFolder:
+    def attach(cls, path: str | Path, address: str = "") -> RunFolder:
         """The run in another process: in the same temporary folder, or (an empty `path`) in one of its own."""
         folder = cls.__new__(cls)
         folder._begin(Store(address), str(path) or None)
         return folder
 
-    def ticket(self, elsewhere: bool = False) -> Callable[[], RunFolder]:
+    def opener(self, elsewhere: bool = False) -> Callable[[], RunFolder]:
         """What another process joins the run with."""
-        return partial(StoredRun.joined, "" if elsewhere else str(self.path.resolve()), self.address)
+        return partial(StoredRun.attach, "" if elsewhere else str(self.path.resolve()), self.address)
 
     def job(self, kind: str, key: str) -> Path:
         """Where a job's results are, fetched from the store if they are there; members' weights stay there."""

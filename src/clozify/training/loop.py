@@ -181,7 +181,7 @@ def train(
             with accelerator.autocast():
                 loss = loss_of_step(step)
             accelerator.backward(loss)
-            loss = own.add_gradients(module.parameters(), loss)
+            loss = own.sum_gradients(module.parameters(), loss)
             finish()
             return loss
 
@@ -204,7 +204,7 @@ def train_classifier(
 
     def loss_of_step(_: int) -> Tensor:
         batch, beside = drawn()
-        ours, rows = current_group().share(len(batch.rows)), len(batch.rows)
+        ours, rows = current_group().local_slice(len(batch.rows)), len(batch.rows)
         batch = batch.slice_rows(ours)
         if not len(batch.rows):
             return zero_loss()

@@ -42,13 +42,13 @@ def test_a_job_is_there_for_the_next_process_and_only_when_it_is_whole(address):
 
 def test_a_worker_elsewhere_leaves_its_job_in_the_store_alone(address):
     with StoredRun(address) as folder:
-        worker = folder.ticket(elsewhere=True)()
+        worker = folder.opener(elsewhere=True)()
         assert worker.path != folder.path
         job_in(worker)
         assert worker.written == [("members", KEY)]
         assert not (worker.path / "members" / KEY).exists()
         assert (folder.job("members", KEY) / "member.json").exists()
-        beside_us = folder.ticket()()
+        beside_us = folder.opener()()
         assert beside_us.path == folder.path.resolve()
 
 

@@ -214,7 +214,7 @@ def test_trackers_hear_of_steps_that_workers_take(run, files):
 
 def test_a_machine_that_does_not_see_the_folder_or_has_another_version_is_named(bench):
     """It would write its results to a disk that nobody reads."""
-    worker = Worker(bench.plan, bench.folder.opener(elsewhere=True), "workers/.sign", 1)
+    worker = Worker(bench.plan, bench.folder.opener(other_machine=True), "workers/.sign", 1)
     reason = worker.ready(__version__)
     assert "does not see the run's folder" in (reason or "")
     found, _ = Ray()._heard(ray.put(reason))
@@ -274,7 +274,7 @@ def test_a_run_in_a_store_that_is_killed_goes_on_and_its_classifier_predicts(run
     if kind == "s3" and bucket is None:
         pytest.skip("s3fs and moto are not installed: pip install s3fs 'moto[server]'")
     from clozify.inference.finished_run import evaluate, predict
-    from clozify.runs.object_store import Store
+    from clozify.runs.object_store import ObjectStore
 
     address = f"{bucket}/runs/one" if kind == "s3" else f"file://{files}/store/one"
     alone = run("alone")
@@ -284,7 +284,7 @@ def test_a_run_in_a_store_that_is_killed_goes_on_and_its_classifier_predicts(run
     asked += ["--executor", "ray", "--address", cluster, "--at-once", "2"]  # so one thread each, as alone
     code = "import sys; from clozify.cli import main; sys.argv = sys.argv[1:]; main()"
     process = subprocess.Popen([sys.executable, "-c", code, *map(str, asked)])
-    store, whole = Store(address), []
+    store, whole = ObjectStore(address), []
     until = time.monotonic() + 150
     while not whole and time.monotonic() < until:
         whole = [name for name in store.names() if name.startswith("members/") and name.endswith("/whole.json")]

@@ -13,7 +13,7 @@ from clozify.executors.ray import FOR_WORKERS
 from clozify.methods import score as score_rows
 from clozify.pipeline import train as pet
 from clozify.pipeline.sharded_scoring import ShardWork
-from clozify.runs.object_store import Store
+from clozify.runs.object_store import ObjectStore
 from clozify.runs.worker import Here, WorkerContext
 from tests.integration.conftest import SETTINGS
 from tests.integration.test_processes import helpers_of, one_thread  # noqa: F401
@@ -78,12 +78,12 @@ class Elsewhere(Here):
     workers = 2
 
     def __call__(self, bench, works):
-        there = WorkerContext(bench.plan, bench.folder.opener(elsewhere=True)())
+        there = WorkerContext(bench.plan, bench.folder.opener(other_machine=True)())
         for place, work in enumerate(works):
             said = work.do(there)
             kept = [path.name for path in there.folder.path.glob("*/*") if path.parent.name not in ("tokens", "soft")]
             assert not kept  # a worker's disk is no place for every member's weights
-            for kind, key in there.folder.written:  # as the run's own process fetches what workers tell it
+            for kind, key in there.folder.finished_jobs:  # as the run's own process fetches what workers tell it
                 if kind not in FOR_WORKERS:
                     bench.folder.job(kind, key)
             yield place, said
@@ -98,7 +98,7 @@ def test_a_machine_that_shares_only_a_store_labels_shards_with_weights_from_ther
     shared = run_to(run, address, lines, settings=SHARDS)
     assert shared["classifier"] == alone["classifier"]
     assert sum("labelled in" in line for line in lines) == 4 * 4
-    store = Store(address)
+    store = ObjectStore(address)
     for name, expected in scores(files / "alone").items():
         (files / "one.npy").write_bytes(store.read(name) or b"")
         assert np.array_equal(np.load(files / "one.npy"), expected)

@@ -136,7 +136,7 @@ def test_a_full_disk_stops_with_a_sentence_and_a_folder_that_resumes(run, files,
         saved(*given)
 
     monkeypatch.setattr(np, "save", save)
-    with pytest.raises(ClozifyError, match="no space left for the run .* goes on where it was"):
+    with pytest.raises(ClozifyError, match="no space left on the disk for the run .* the run resumes"):
         run()
     assert not list((files / "run").rglob("*.part"))
     monkeypatch.setattr(np, "save", saved)

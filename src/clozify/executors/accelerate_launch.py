@@ -119,7 +119,7 @@ class Beside(RunFolder):
     """The run's folder for a process that reads in it but leaves no results: the first process writes them."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self.folder, self.path, self.address, self.written = folder, folder.path, folder.address, []
+        self.folder, self.path, self.address, self.finished_jobs = folder, folder.path, folder.address, []
 
     def job(self, kind: str, key: str) -> Path:
         """Where a job's results are."""

@@ -101,6 +101,6 @@ class Relay(Tracking):
         super().__init__(None)
         self.hand_on = hand_on
 
-    def tell(self, name: str, step: int, loss: float) -> None:
+    def log_loss(self, name: str, step: int, loss: float) -> None:
         """Hand it on."""
         self.hand_on(name, step, loss)

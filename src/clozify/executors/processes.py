@@ -96,7 +96,7 @@ class Processes:
                 except (EOFError, OSError):
                     heard = Answer("failed", f"its process ended with {helper.process.wait()}")
                 if not isinstance(heard, Answer):
-                    bench.plan.tracking.tell(*heard)
+                    bench.plan.tracking.log_loss(*heard)
                     continue
                 place, helper.place = helper.place, None
                 if heard.kind == "done":

@@ -60,8 +60,8 @@ class Worker:
     def do(self, piece: Work) -> tuple[Answer, list[tuple[str, str]]]:
         """Do a piece of work; also which jobs it finished."""
         torch.set_num_threads(self.threads)
-        self.folder.written.clear()
-        return answer(self.bench, piece), list(self.folder.written)
+        self.folder.finished_jobs.clear()
+        return answer(self.bench, piece), list(self.folder.finished_jobs)
 
     def steps(self) -> list[tuple[str, int, float]]:
         """The steps that were taken since the last call."""
@@ -276,7 +276,7 @@ class Ray(Executor):
         actor = ray.remote(Worker).options(
             num_cpus=self.share.cpus, num_gpus=self.share.gpus, max_restarts=0, max_task_retries=0, max_concurrency=2
         )
-        join = bench.folder.opener(elsewhere=True)
+        join = bench.folder.opener(other_machine=True)
         hand = actor.remote(self.sent, join, self.sign if shared else None, self.share.threads)
         return _Hand(hand, bench.folder.path / "workers" / f"{number}.txt")
 
@@ -289,7 +289,7 @@ class Ray(Executor):
                 if hand is not None and hand.there:
                     with suppress(ray.exceptions.RayError):  # it died: its answer will tell
                         for step in ray.get(hand.actor.steps.remote()):
-                            bench.plan.tracking.tell(*step)
+                            bench.plan.tracking.log_loss(*step)
 
     def _told_of_waiting(self, bench: WorkerContext, quiet: float) -> float:
         """Seconds without any worker; people are told once."""

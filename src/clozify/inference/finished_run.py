@@ -30,8 +30,8 @@ from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.lora import Base, base_of
 from clozify.models.task_prompts import TaskPrompts, compile_task
-from clozify.runs.object_store import local_copy
 from clozify.runs.plan import Plan, with_labels
+from clozify.runs.stored_folder import local_copy
 from clozify.utils.progress import progress
 
 

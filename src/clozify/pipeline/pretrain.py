@@ -31,7 +31,7 @@ from clozify.models.cloze import BUILTIN, ClozeModel, load_model
 from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.runs.folder import RunFolder
 from clozify.runs.plan import Plan
-from clozify.runs.tracking import flat
+from clozify.runs.tracking import flatten
 
 RECORD = "pretrain.json"  # it comes last: with it the folder is whole
 WORK = "work"
@@ -223,7 +223,7 @@ def _claim(place: Path, work: RunFolder, inputs: dict[str, Any]) -> None:
 
 
 def _differences(found: dict[str, Any], inputs: dict[str, Any]) -> str:
-    was, now = flat(found["inputs"]), flat(inputs)
+    was, now = flatten(found["inputs"]), flatten(inputs)
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     return f"other: {quoted(names, 4)}"
 

@@ -39,8 +39,8 @@ from clozify.pipeline.soft_labels import write_soft_labels
 from clozify.pipeline.token_cache import drop_caches
 from clozify.report.write import write_run_report
 from clozify.runs.folder import hash_key
-from clozify.runs.object_store import open_run
 from clozify.runs.plan import Plan, no_rows, with_labels
+from clozify.runs.stored_folder import open_run
 from clozify.runs.tracking import check_trackers
 from clozify.runs.worker import WorkerContext
 

@@ -1,7 +1,7 @@
-"""A run: its folder, what is done and what is left.
+"""The folder of a run.
 
-A run's folder holds one folder a job, named by a hash of all that went into it: a changed pattern redoes only what
-depends on it. A job writes beside its place and is renamed when whole, so a killed run goes on where it was and never
+It holds a folder for each job, `KIND/KEY`, where the key hashes everything the job depends on: after a changed pattern
+only the jobs that depend on it run again. A job's folder is written atomically, so a killed run resumes and never
 counts half a job. Arrays are `.npy`, weights safetensors, the rest JSON; nothing is pickled.
 """
 
@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from clozify.errors import RunError
 from clozify.utils.atomic import SUFFIX, atomic_folder, atomic_write_text, remove_leftovers
 
-CACHE_KINDS = ("tokens", "soft", "weights", "trained", "shards")  # kinds of jobs that nobody needs once the run is done
+CACHE_KINDS = ("tokens", "soft", "weights", "trained", "shards")  # not needed once a run is finished
 
 
 def hash_key(**inputs: Any) -> str:
@@ -46,22 +46,26 @@ def _content(file: Path, _: int, __: int) -> str:
 
 
 class RunFolder:
-    """A folder that one process works on at a time."""
+    """A run's folder, locked: one process at a time writes to it, with the workers that it has started."""
 
     path: Path
-    address: str  # what people know it by
-    written: list[tuple[str, str]]  # the kind and key of each job that this process has finished
+    address: str  # shown to users
+    finished_jobs: list[tuple[str, str]]  # (kind, key) of every job that this process has written
 
     def __init__(self, path: str | Path) -> None:
-        self.path, self.address, self.written = Path(path), str(path), []
+        self.path, self.address, self.finished_jobs = Path(path), str(path), []
         if self.path.is_file():
-            raise RunError(f"The run cannot go to '{path}': that is a file; name a folder.")
+            raise RunError(f"The run cannot be written to '{path}': that is a file; name a folder.")
         self.path.mkdir(parents=True, exist_ok=True)
-        own = {".lock", "log.txt", "run.json", "workers"}  # a run that was killed early has these alone
-        known = (self.path / "run.json").exists()
-        strangers = [p.name for p in self.path.iterdir() if not known and p.name not in own and p.suffix != SUFFIX]
-        if strangers:
-            raise RunError(f"The folder '{path}' holds '{strangers[0]}' but no run; name an empty or a new folder.")
+        expected = {".lock", "log.txt", "run.json", "workers"}  # a run that was killed early has no others
+        is_run = (self.path / "run.json").exists()
+        unexpected = [
+            file.name
+            for file in self.path.iterdir()
+            if not is_run and file.name not in expected and file.suffix != SUFFIX
+        ]
+        if unexpected:
+            raise RunError(f"The folder '{path}' holds '{unexpected[0]}' but no run; name an empty or a new folder.")
         self._lock = FileLock(self.path / ".lock", thread_local=False)  # the system releases it when a process dies
         try:
             self._lock.acquire(blocking=False)
@@ -73,17 +77,17 @@ class RunFolder:
 
     @classmethod
     def attach(cls, path: str | Path) -> RunFolder:
-        """The folder of a run that another process holds and has sent work from; it is neither locked nor tidied."""
+        """The run folder in a worker process; the process that started the worker holds the lock."""
         folder = cls.__new__(cls)
-        folder.path, folder.address, folder.written = Path(path), str(path), []
+        folder.path, folder.address, folder.finished_jobs = Path(path), str(path), []
         return folder
 
-    def opener(self, elsewhere: bool = False) -> Callable[[], RunFolder]:  # noqa: ARG002
-        """What another process joins the run with; `elsewhere` is on a machine that may not have this folder."""
+    def opener(self, other_machine: bool = False) -> Callable[[], RunFolder]:  # noqa: ARG002
+        """A picklable function that attaches another process to the run, on this machine or another."""
         return partial(RunFolder.attach, str(self.path.resolve()))
 
     def close(self) -> None:
-        """Let others work on the folder."""
+        """Release the lock."""
         self._lock.release()
 
     def __enter__(self) -> RunFolder:
@@ -91,59 +95,59 @@ class RunFolder:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.close()
-        if error is not None and (full := self.disk_full_error(error)):
-            raise full from None
+        if error is not None and (disk_full := self.disk_full_error(error)):
+            raise disk_full from None
 
     def disk_full_error(self, error: BaseException) -> RunError | None:
-        """What to say where the disk was full."""
-        if not _no_space(error):
+        """What to raise instead of an error whose cause is a full disk; None for other errors."""
+        if not _is_disk_full(error):
             return None
         return RunError(
-            f"There is no space left for the run '{self.address}'; make room and give the same command again: it goes "
-            "on where it was."
+            f"There is no space left on the disk for the run '{self.address}'; free some space and give the same "
+            "command again: the run resumes."
         )
 
     def job(self, kind: str, key: str) -> Path:
-        """Where a job's results are, or will be."""
+        """The folder of a job's results, which exists once the job is finished."""
         return self.path / kind / key
 
     @contextmanager
     def writing(self, kind: str, key: str) -> Iterator[Path]:
-        """A folder to write a job's results to; it takes its place when the block ends well."""
+        """Yield a temporary folder for a job's results; it becomes `job(kind, key)` on success."""
         with atomic_folder(self.job(kind, key)) as tmp_path:
             yield tmp_path
-        self.written.append((kind, key))
+        self.finished_jobs.append((kind, key))
 
     @contextmanager
     def reading(self, kind: str, key: str) -> Iterator[Path]:
-        """A job's results, while the block lasts: a machine that has only a copy of them need not keep it."""
+        """Yield the folder of a job's results; a worker that had to download it removes its copy afterwards."""
         yield self.job(kind, key)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Write a file of the run's own, whole or not at all."""
+        """Write a JSON file of the run atomically."""
         atomic_write_text(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def remove(self, *names: str) -> None:
-        """Take away what is no longer true of the run."""
+        """Remove files or folders of the run, where they exist."""
         for name in names:
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def publish_folder(self, source: Path, name: str) -> None:
-        """Show a job's folder under a plain name too; its files are linked, not copied, where that works."""
+        """Show a job's folder under a plain name too, such as `classifier`; files are hard links where possible."""
         with atomic_folder(self.path / name) as tmp_path:
-            shutil.copytree(source, tmp_path, copy_function=_link, dirs_exist_ok=True)
+            shutil.copytree(source, tmp_path, copy_function=_link_or_copy, dirs_exist_ok=True)
 
 
-def _no_space(error: BaseException) -> bool:
-    """Whether a disk was full; NumPy and safetensors tell it in words of their own, without the system's number."""
+def _is_disk_full(error: BaseException) -> bool:
+    """Whether a disk was full; NumPy and safetensors raise errors of their own, without the system's number."""
     if getattr(error, "errno", None) == errno.ENOSPC:
         return True
-    told_by = isinstance(error, OSError) or type(error).__name__ == "SafetensorError"
-    return told_by and any(word in str(error) for word in ("No space left", "StorageFull", "requested and"))
+    may_be = isinstance(error, OSError) or type(error).__name__ == "SafetensorError"
+    return may_be and any(words in str(error) for words in ("No space left", "StorageFull", "requested and"))
 
 
-def _link(source: str, target: str) -> None:
+def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:

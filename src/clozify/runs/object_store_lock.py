@@ -1,8 +1,8 @@
-"""A lock on a run in a store, which has no locks: an object with a time that its holder renews.
+"""A lock on a run in an object store: a file with a time that its holder renews.
 
-In: a store. Out: a lease, until it is released. One that was not renewed for two minutes is over, and so is one whose
-process has ended on this machine. It is a guard against mistakes, not against malice: two processes that begin within
-the same second may both believe to hold it, until the first notices at its next renewal and stops.
+A lock that was not renewed for two minutes has expired, and so has one whose process has ended on this machine. Object
+stores have no atomic test-and-set: two processes that start within the same second may both hold the lock, until the
+first notices at its next renewal and stops. It guards against mistakes, not against malice.
 """
 
 from __future__ import annotations
@@ -15,50 +15,63 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from dataclasses import asdict, dataclass
 
 from clozify.errors import RunError
+from clozify.runs.object_store import ObjectStore
 
-LOCK = "lock.json"
-RENEWED = 20  # seconds
-OVER = 120  # seconds
-
-
-class Shelf(Protocol):
-    """What a lease needs of a store."""
-
-    address: str
-
-    def read(self, name: str) -> bytes | None:
-        """A file's content."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file."""
-
-    def remove(self, name: str) -> None:
-        """Take a file away."""
+LOCK_FILE = "lock.json"
+RENEWAL_SECONDS = 20.0
+EXPIRY_SECONDS = 120.0
 
 
-class Lease:
-    """Held from the start; `beat` is called whenever it is renewed."""
+@dataclass(frozen=True)
+class LockHolder:
+    """The content of the lock file."""
 
-    def __init__(self, store: Shelf, beat: Callable[[], None], renewed: float = RENEWED, over: float = OVER) -> None:
-        self.store, self.beat, self.renewed = store, beat, renewed
+    token: str
+    host: str = ""
+    process: str = ""
+    time: float = 0.0  # of the last renewal
+
+    def has_expired(self, expiry_seconds: float) -> bool:
+        """Whether the lock is free again: not renewed for too long, or its process on this machine has ended."""
+        if time.time() - self.time > expiry_seconds:
+            return True
+        if self.host != socket.gethostname():
+            return False
+        import psutil
+
+        return not psutil.pid_exists(int(self.process))
+
+
+class ObjectStoreLock:
+    """A lock that is held from its creation and renewed by a thread, which calls `on_renewal` each time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        on_renewal: Callable[[], None],
+        renewal_seconds: float = RENEWAL_SECONDS,
+        expiry_seconds: float = EXPIRY_SECONDS,
+    ) -> None:
+        self.store, self.on_renewal, self.renewal_seconds = store, on_renewal, renewal_seconds
         self.token = uuid.uuid4().hex
         self.lost = False
-        held = self._held()
-        if held is not None and not _ended(held, over):
+        holder = self._read()
+        if holder is not None and not holder.has_expired(expiry_seconds):
             raise RunError(
-                f"Another process is working on the run '{store.address}' ({held['host']}, process {held['process']}); "
-                f"wait for it or name another address. If it was killed, the run is free {over:.0f} seconds after."
+                f"Another process is working on the run '{store.address}' ({holder.host}, process {holder.process}); "
+                "wait for it or name another address. If it was killed, the lock expires "
+                f"{expiry_seconds:.0f} seconds after."
             )
         self._write()
         self._released = threading.Event()
-        self._renewing = threading.Thread(target=self._renew, daemon=True)
-        self._renewing.start()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+        self._thread.start()
 
     def check(self) -> None:
-        """Whether the run is still ours; else what we write would mix with what another process writes."""
+        """Raise where another process holds the lock now: the results of both would mix."""
         if self.lost:
             raise RunError(
                 f"Another process has taken over the run '{self.store.address}'; this one stops. What it finished is "
@@ -66,47 +79,31 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Let others work on the run."""
+        """Remove the lock file, unless it is another process's."""
         self._released.set()
-        self._renewing.join(timeout=self.renewed)  # else it might write once more
-        held = self._held()
-        if held is not None and held["token"] == self.token:
-            self.store.remove(LOCK)
+        self._thread.join(timeout=self.renewal_seconds)  # else it might write once more
+        holder = self._read()
+        if holder is not None and holder.token == self.token:
+            self.store.remove(LOCK_FILE)
 
     def _renew(self) -> None:
-        while not self._released.wait(self.renewed):
+        while not self._released.wait(self.renewal_seconds):
             with suppress(Exception):  # a store that does not answer now may answer next time
-                held = self._held()
-                if held is not None and held["token"] != self.token:
+                holder = self._read()
+                if holder is not None and holder.token != self.token:
                     self.lost = True
                     return
                 if not self._released.is_set():
                     self._write()
-                    self.beat()
+                    self.on_renewal()
 
-    def _held(self) -> dict[str, str] | None:
-        content = self.store.read(LOCK)
+    def _read(self) -> LockHolder | None:
+        content = self.store.read(LOCK_FILE)
         try:
-            held: dict[str, str] | None = None if content is None else json.loads(content)
-        except ValueError:  # cut off in the middle of writing
+            return None if content is None else LockHolder(**json.loads(content))
+        except ValueError:  # cut off while it was written
             return None
-        return held
 
     def _write(self) -> None:
-        known = {"token": self.token, "host": socket.gethostname(), "process": str(os.getpid()), "time": time.time()}
-        self.store.write(LOCK, json.dumps(known).encode())
-
-
-def _ended(held: dict[str, str], over: float) -> bool:
-    """Whether nobody holds it any more."""
-    if time.time() - float(held["time"]) > over:
-        return True
-    if held["host"] != socket.gethostname():
-        return False
-    try:
-        os.kill(int(held["process"]), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+        holder = LockHolder(self.token, socket.gethostname(), str(os.getpid()), time.time())
+        self.store.write(LOCK_FILE, json.dumps(asdict(holder)).encode())

@@ -1,7 +1,6 @@
-"""Trackers by name (TensorBoard, W&B, MLflow and the others that Accelerate knows), and the bar on a terminal.
+"""Experiment trackers by name (TensorBoard, W&B, MLflow and the others that Accelerate supports).
 
-In: an accelerator that was made with `log_with`. Out: every training's course of the loss under its name, on one axis
-of steps for the whole run, and the run's numbers at its end.
+Every training logs its loss as `NAME/loss`, on one axis of steps for the run; the run logs its metrics at its end.
 """
 
 from __future__ import annotations
@@ -14,64 +13,64 @@ from typing import Any
 from clozify.errors import RecipeError, did_you_mean, quoted
 from clozify.utils.progress import progress
 
-PACKAGES = {"comet_ml": "comet-ml"}  # where a tracker is not called as its package
+PACKAGES = {"comet_ml": "comet-ml"}  # trackers whose package has another name
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Every name must be a tracker of Accelerate's that is installed; else it would be left out without a word."""
+    """Raise where a name is no tracker of Accelerate's or is not installed: Accelerate would leave it out silently."""
     if not names:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-    known, installed = list(LOGGER_TYPE_TO_CLASS), [str(name) for name in get_available_trackers()]
+    supported, installed = list(LOGGER_TYPE_TO_CLASS), [str(name) for name in get_available_trackers()]
     for name in names:
-        if name not in known:
+        if name not in supported:
             raise RecipeError(
-                f"There is no tracker '{name}'{did_you_mean(name, known)}; Accelerate knows {quoted(known, 9)}."
+                f"There is no tracker '{name}'{did_you_mean(name, supported)}; Accelerate knows {quoted(supported, 9)}."
             )
         if name not in installed:
             package = PACKAGES.get(name, name)
             raise RecipeError(f"The tracker '{name}' is not installed; install it with: pip install {package}")
 
 
-def flat(content: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested settings or numbers under names such as `distill.max_steps`; lists and texts of several are left out."""
-    found: dict[str, Any] = {}
+def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings or metrics under names such as `distill.max_steps`; lists are left out."""
+    flat: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{name}.")
+            flat |= flatten(value, f"{prefix}{name}.")
         elif isinstance(value, bool | int | float | str):
-            found[before + name] = value
-    return found
+            flat[prefix + name] = value
+    return flat
 
 
-def plain(name: str) -> str:
-    """A name that every tracker takes: MLflow allows no comma, for one."""
+def tracker_name(name: str) -> str:
+    """A name in characters that every tracker accepts; MLflow, for one, refuses commas."""
     return re.sub(r"[^/\w.\- ]", "_", name)
 
 
 class Tracking:
-    """One run's trackers; with none it does nothing but count steps."""
+    """One run's trackers; without any it only counts steps and shows progress bars."""
 
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
-        self.steps = 0  # of the whole run, so that one training follows another
-        self._told: dict[str, int] = {}  # of each training under way, the step that was told last
+        self.steps = 0  # of the run: a training's axis starts where the last one ended
+        self._last_step: dict[str, int] = {}  # of each training
 
     def start(self, run: str, settings: Mapping[str, Any]) -> None:
-        """Tell the trackers what is run."""
-        self.accelerator.init_trackers(run, config=flat(settings))
+        """Start the trackers with the run's settings."""
+        self.accelerator.init_trackers(run, config=flatten(settings))
 
-    def tell(self, name: str, step: int, loss: float) -> None:
-        """A training's loss at a step; trainings that run at the same time share the axis of steps."""
-        before = self._told.get(name, 0)
-        self.steps += step - before if step > before else step  # a training that began anew counts anew
-        self._told[name] = step
-        self.accelerator.log({plain(f"{name}/loss"): loss}, step=self.steps)
+    def log_loss(self, name: str, step: int, loss: float) -> None:
+        """Log a training's loss; trainings that run at the same time share the axis of steps."""
+        last_step = self._last_step.get(name, 0)
+        self.steps += step - last_step if step > last_step else step  # a training that was started again counts anew
+        self._last_step[name] = step
+        self.accelerator.log({tracker_name(f"{name}/loss"): loss}, step=self.steps)
 
     @contextmanager
     def training(self, name: str, steps: int) -> Iterator[Callable[[int, float], None]]:
-        """One training: yields what is to be told each step and loss."""
+        """Show a training's progress bar; yields a function that takes each logged step and its loss."""
         done = 0
         with progress(name, steps, "steps") as advance:
 
@@ -79,13 +78,13 @@ class Tracking:
                 nonlocal done
                 advance(step - done)
                 done = step
-                self.tell(name, step, loss)
+                self.log_loss(name, step, loss)
 
             yield on_step
 
     def finish(self, metrics: Mapping[str, Any]) -> None:
-        """Tell the trackers what came of it."""
-        numbers = {plain(name): value for name, value in flat(metrics).items() if isinstance(value, int | float)}
-        self.accelerator.log(numbers, step=self.steps)
-        for tracker in self.accelerator.trackers:  # not `end_training`, which ends other processes' company too
+        """Log the run's metrics and close the trackers."""
+        numbers = {name: value for name, value in flatten(metrics).items() if isinstance(value, int | float)}
+        self.accelerator.log({tracker_name(name): value for name, value in numbers.items()}, step=self.steps)
+        for tracker in self.accelerator.trackers:  # not `end_training`, which also ends the process group
             tracker.finish()

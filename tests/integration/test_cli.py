@@ -236,7 +236,7 @@ def test_the_demo_trains_every_way_and_ends_in_a_table_and_a_path(tmp_path, run,
     assert status == 0, err
     for part in (
         "supervised training on 14 labelled rows",
-        "PET: a classifier from 20 rows",
+        "PET: classifier trained on 20 rows",
         "iPET",
         "points of accuracy",
     ):

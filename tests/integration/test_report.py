@@ -13,6 +13,7 @@ from clozify.errors import ClozifyError
 from clozify.inference.suggest import suggest
 from clozify.pipeline.train import prepare, train
 from clozify.report.write import write_report
+from clozify.runs.folder import hash_key
 from clozify.utils import libraries
 from tests.integration.conftest import SETTINGS, TASK
 
@@ -66,7 +67,7 @@ def test_a_run_ends_with_its_report_and_the_baseline_of_the_same_folder_beside(p
     page = (place / "run" / "report.html").read_text()
     for part in ("task", "numbers", "patterns", "agreement", "soft-labels", "confusion", "next", "costs"):
         assert f'id="{part}"' in page
-    assert "beside it: supervised training" in page
+    assert "for comparison: supervised training" in page
     assert "<script" not in page
 
 
@@ -87,12 +88,11 @@ def test_a_pile_that_has_changed_is_not_shown_for_what_it_was(place, tmp_path):
     pile.to_csv(tmp_path / "changed.csv", index=False)
     described["data"]["unlabeled"]["source"] = str(tmp_path / "changed.csv")
     (tmp_path / "run" / "run.json").write_text(json.dumps(described))
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    del metrics["run"]
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text()) | {"run": hash_key(**described)}
     (tmp_path / "run" / "metrics.json").write_text(json.dumps(metrics))
-    _, found = write_report(tmp_path / "run")
-    assert "have changed" in found["next"]["problem"]
-    assert not any(row["texts"] for row in found["next"]["rows"])
+    _, findings = write_report(tmp_path / "run")
+    assert "have changed" in findings.next.problem
+    assert not any(row.texts for row in findings.next.rows)
     with pytest.raises(ClozifyError, match="--unlabeled"):
         suggest(tmp_path / "run", 2, tmp_path / "s.csv")
     assert len(suggest(tmp_path / "run", 2, tmp_path / "s.csv", unlabeled=place / "pile.csv")["rows"]) == 2

@@ -27,8 +27,8 @@ from clozify.errors import TaskError
 @app.command()
 def tasks(as_json: JsonOption = False) -> None:
     """List the tasks that come with clozify."""
+    from clozify.cli.tables import show_tasks
     from clozify.config.task import load_task, shipped_tasks
-    from clozify.report.terminal import show_tasks
 
     found = [
         {
@@ -65,9 +65,9 @@ def check(
     loaded = load_task(task)
     column_mapping = mapping_of(mapping)
 
+    from clozify.cli.tables import show_check
     from clozify.inference.check import check as look
     from clozify.models.cloze import load_model
-    from clozify.report.terminal import show_check
 
     found = look(loaded, load_model(model), data, column_mapping, max_length)
     if as_json:
@@ -100,8 +100,8 @@ def zero_shot(
     loaded = load_task(task)
     column_mapping = mapping_of(mapping)
 
+    from clozify.cli.tables import show_zero_shot
     from clozify.inference.zero_shot import zero_shot as predict
-    from clozify.report.terminal import show_zero_shot
 
     found, report = predict(loaded, data, model, output, calibrate, column_mapping, max_length)
     if as_json:
@@ -152,9 +152,9 @@ def find_words(
             raise TaskError(f"--seed-words takes LABEL=WORD,WORD, not '{given}'.")
         seeds.setdefault(label, []).extend(words.split(","))
 
+    from clozify.cli.tables import show_words
     from clozify.pipeline.find_words import default_output
     from clozify.pipeline.find_words import find_words as search
-    from clozify.report.terminal import show_words
 
     _, report = search(
         loaded,

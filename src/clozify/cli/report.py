@@ -24,24 +24,26 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's report as one HTML page, or compare several runs."""
+    from pydantic_core import to_jsonable_python
+
     from clozify.report.terminal import show_comparison
     from clozify.report.write import write_comparison, write_report
 
     if len(runs) == 1:
-        place, found = write_report(runs[0], output, baseline)
+        path, findings = write_report(runs[0], output, baseline)
         if as_json:
-            print_json(found)
+            print_json(to_jsonable_python(findings))
         else:
-            typer.echo(f"The report is in {place}.")
+            typer.echo(f"The report is in {path}.")
         return
     if baseline is not None:
         raise RunError("--baseline goes with one run; name it as one of the runs instead.")
     page = output or Path("comparison.html")
-    found = write_comparison(runs, page)
+    comparison = write_comparison(runs, page)
     if as_json:
-        print_json(found)
+        print_json(to_jsonable_python(comparison))
     else:
-        show_comparison(Console(), found)
+        show_comparison(Console(), comparison)
         typer.echo(f"The comparison is in {page}.")
 
 
@@ -62,8 +64,8 @@ def suggest(
     as_json: JsonOption = False,
 ) -> None:
     """Write the unlabelled rows that would teach most, to be labelled next."""
+    from clozify.cli.tables import show_suggestions
     from clozify.inference.suggest import suggest as work
-    from clozify.report.terminal import show_suggestions
 
     found = work(run, count, output, unlabeled, with_labeled, mapping_of(mapping))
     if as_json:

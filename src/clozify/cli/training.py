@@ -84,9 +84,11 @@ def train(
     loaded, how = load_task(task), load_recipe(recipe, asked_for)
     column_mapping = mapping_of(mapping)
 
+    from clozify.cli.tables import show_plan
     from clozify.pipeline.train import prepare
     from clozify.pipeline.train import train as work
-    from clozify.report.terminal import show_plan, show_run
+    from clozify.report.terminal import show_run
+    from clozify.runs.metrics import Metrics
 
     asked: dict[str, Any] = {
         "unlabeled": unlabeled,
@@ -126,7 +128,7 @@ def train(
     if as_json:
         print_json(found)
     else:
-        show_run(Console(), found)
+        show_run(Console(), Metrics.model_validate(found))
         typer.echo(f"The report is in {output.rstrip('/')}/report.html.")
 
 
@@ -197,8 +199,8 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a finished run on labelled rows."""
+    from clozify.cli.tables import show_evaluation
     from clozify.inference.finished_run import evaluate as evaluate_run
-    from clozify.report.terminal import show_evaluation
 
     found = evaluate_run(run, data, mapping_of(mapping))
     if as_json:
@@ -215,9 +217,9 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Try it: supervised training against PET and iPET on the sample data, in minutes."""
+    from clozify.cli.tables import show_demo, show_examples
     from clozify.demo import demo as work
     from clozify.demo import demo_task
-    from clozify.report.terminal import show_demo, show_examples
 
     if not as_json:
         show_examples(Console(), demo_task())

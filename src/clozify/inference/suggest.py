@@ -18,8 +18,8 @@ from clozify.data.predictions import check_output, write_tables
 from clozify.data.rows import NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError, DataError, RunError
 from clozify.inference.finished_run import FinishedRun
-from clozify.report.active_learning import choose, disagreement_scores, free_rows
-from clozify.report.run import Run
+from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
+from clozify.report.run import RunRecord
 from clozify.report.run_data import reread_rows
 from clozify.report.unlabeled import unlabeled_ids
 
@@ -45,15 +45,15 @@ def suggest(
     check_output(place, what="Suggestions")
     if place.exists():
         raise DataError(f"'{place}' is there already, perhaps with labels filled in; choose another name.")
-    run, notes = Run(folder), list[str]()
+    run, notes = RunRecord.load(folder), list[str]()
     pile, scores, weights = _scored(run, unlabeled, column_mapping)
     taken = _taken(run, notes)
     labeled = _labeled(run, notes, with_labeled)
     had = np.zeros(len(run.task.labels), dtype=np.int64)
     if labeled is not None:
         had = np.bincount(labeled.labels, minlength=len(had)).astype(np.int64)
-    found = disagreement_scores(scores, weights)
-    chosen = choose(found, count, free_rows(pile, taken), had, pile)
+    found = measure_informativeness(scores, weights)
+    chosen = select_rows(found, count, eligible_rows(pile, taken), had, pile)
     if len(chosen) == 0:
         raise DataError("No row of the pile is left to label: every one is labelled, a test row, or empty.")
     if len(chosen) < count:
@@ -80,51 +80,54 @@ def suggest(
 
 
 def _scored(
-    run: Run, unlabeled: str | Path | None, column_mapping: Mapping[str, str] | None
+    run: RunRecord, unlabeled: str | Path | None, column_mapping: Mapping[str, str] | None
 ) -> tuple[Rows, list[NDArray[np.float32]], list[float]]:
     """The pile, and its scores by the members or by the run's result."""
-    known = run.described["data"].get("unlabeled")
+    known = run.inputs.data.get("unlabeled")
     if unlabeled is None and known is None:
         raise RunError(f"The run '{run.folder}' had no unlabelled rows; name some with --unlabeled.")
-    if run.scorers:
-        moved = (
-            known if unlabeled is None else known | {"source": str(unlabeled), "columns": dict(column_mapping or {})}
-        )
-        described = run.described | {"data": run.described["data"] | {"unlabeled": moved}}
+    if run.scoring_members and known is not None:
+        inputs = run.inputs
+        if unlabeled is not None:
+            moved = known.model_copy(update={"source": str(unlabeled), "columns": dict(column_mapping or {})})
+            inputs = inputs.model_copy(update={"data": inputs.data | {"unlabeled": moved}})
         try:
-            pile = reread_rows(described, "unlabeled", unlabeled_ids(run))
-            return pile, run.pile_scores, [member.weight for member in run.scorers]
+            pile = reread_rows(inputs, "unlabeled", unlabeled_ids(run))
+            return pile, run.unlabeled_scores, [member.weight for member in run.scoring_members]
         except ClozifyError as error:
             if unlabeled is None:
                 raise RunError([*error.problems, "If the pile has moved, say where it is with --unlabeled."]) from None
-    columns = dict(column_mapping or {}) if unlabeled is not None else known.get("columns")
-    pile = read_rows(unlabeled if unlabeled is not None else known["source"], run.task, columns)
+    if unlabeled is not None:
+        pile = read_rows(unlabeled, run.task, dict(column_mapping or {}))
+    else:
+        assert known is not None
+        pile = read_rows(known.source, run.task, known.columns)
     shares = FinishedRun(run.folder).probabilities(pile)
     return pile, [np.log(np.maximum(shares, 1e-12)).astype(np.float32)], [1.0]
 
 
-def _taken(run: Run, notes: list[str]) -> list[Rows]:
+def _taken(run: RunRecord, notes: list[str]) -> list[Rows]:
     """Rows that are labelled already, test or development rows: everything of those files, not the run's part alone."""
     found = []
     for name, what in (("labeled", "labelled"), ("test", "test"), ("dev", "development")):
-        known = run.described["data"].get(name)
-        if known is None or not known["rows"]:
+        known = run.inputs.data.get(name)
+        if known is None or not known.rows:
             continue
         try:
-            rows = read_rows(known["source"], run.task, known.get("columns"))
+            rows = read_rows(known.source, run.task, known.columns)
             found.append(rows.select(np.flatnonzero(rows.labels != NO_LABEL)))
         except ClozifyError:
             notes.append(
-                f"The {what} rows ('{known['source']}') cannot be read again; those that are in the pile too may be "
+                f"The {what} rows ('{known.source}') cannot be read again; those that are in the pile too may be "
                 "among these."
             )
     return found
 
 
-def _labeled(run: Run, notes: list[str], needed: bool) -> Rows | None:
+def _labeled(run: RunRecord, notes: list[str], needed: bool) -> Rows | None:
     """The run's labelled rows, for the balance, and to go first into the file where that is asked for."""
     try:
-        return reread_rows(run.described, "labeled")
+        return reread_rows(run.inputs, "labeled")
     except ClozifyError as error:
         if needed:
             raise
@@ -132,13 +135,13 @@ def _labeled(run: Run, notes: list[str], needed: bool) -> Rows | None:
         return None
 
 
-def _names(run: Run) -> dict[str, str]:
+def _names(run: RunRecord) -> dict[str, str]:
     """The columns' names: the task's, or those that the run's labelled data has for them."""
-    known = run.described["data"]["labeled"].get("columns") or {}
+    known = run.inputs.data["labeled"].columns or {}
     return {name: known.get(name, name) for name in [*run.task.fields, run.task.label]}
 
 
-def _table(run: Run, picked: Rows, labeled: Rows | None) -> Any:
+def _table(run: RunRecord, picked: Rows, labeled: Rows | None) -> Any:
     import pyarrow as pa
 
     task, names = run.task, _names(run)

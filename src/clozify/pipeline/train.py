@@ -243,7 +243,8 @@ def _run(bench: WorkerContext) -> dict[str, Any]:
     folder.write_json("metrics.json", metrics)
     drop_caches(folder)
     plan.tracking.finish(metrics)
-    write_run_report(plan, folder.path)
+    rows = {name: getattr(plan, name) for name in ("labeled", "unlabeled", "test", "dev")}
+    write_run_report(folder.path, rows, plan.say)
     plan.say(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.address}")
     return metrics
 

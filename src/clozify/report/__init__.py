@@ -1,1 +1,1 @@
-"""What a person looks at."""
+"""A run's page, model card and tables, made from its run folder."""

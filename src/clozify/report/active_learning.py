@@ -1,11 +1,8 @@
-"""How much a label for each unlabelled row would teach, and which rows to label next.
+"""Active learning: how informative a label for each unlabelled row would be, and which rows to label next.
 
-In: the members' raw scores of the pile. Out: for each row how far the members disagree and how unsure their mean is;
-and a choice of rows that is useful, balanced over the labels and diverse in its words.
-
-With H the entropy in units of log |L|, and the members' probabilities p_m averaged to p by their weights, a row's
-uncertainty is H(p) and its disagreement H(p) - mean of H(p_m), which is 0 where all members say the same. A row is as
-useful as the sum of both; with one member that is its uncertainty alone.
+With H the entropy in units of log |L|, and p the mean of the members' probabilities p_m by their weights, the
+uncertainty of a row is H(p) and its disagreement H(p) - mean of H(p_m), which is 0 where all members agree (query by
+committee). A row's informativeness is the sum of both; with a single member it is the uncertainty.
 """
 
 from __future__ import annotations
@@ -21,104 +18,103 @@ from scipy.special import softmax
 from clozify.data.rows import CHUNK_ROWS, Rows
 from clozify.methods.ensemble import combine_scores
 
-CANDIDATES = 50  # of each label, or as many as are asked for
-CHARACTERS = 1_000  # of a row that are compared
+CANDIDATES_PER_LABEL = 50  # at least; never fewer than the rows to select
+COMPARED_CHARACTERS = 1_000  # of each text
 
 
 @dataclass(frozen=True)
-class Doubts:
-    """What the members make of every row of the pile, each (rows,)."""
+class Informativeness:
+    """The members' predictions for every unlabelled row, each array (rows,)."""
 
     predicted: NDArray[np.int64]  # by the ensemble
     uncertainty: NDArray[np.float64]
     disagreement: NDArray[np.float64]
 
     @property
-    def usefulness(self) -> NDArray[np.float64]:
-        """How much a label would teach."""
+    def total(self) -> NDArray[np.float64]:
+        """Uncertainty plus disagreement."""
         return self.uncertainty + self.disagreement
 
 
-def disagreement_scores(scores: Sequence[NDArray[np.float32]], weights: Sequence[float]) -> Doubts:
-    """Each row's doubts, from each member's raw scores, (rows, labels)."""
+def measure_informativeness(scores: Sequence[NDArray[np.float32]], weights: Sequence[float]) -> Informativeness:
+    """Informativeness of every row, from each member's raw scores, (rows, labels)."""
     rows, labels = scores[0].shape
-    found = Doubts(np.empty(rows, dtype=np.int64), np.empty(rows), np.empty(rows))
+    result = Informativeness(np.empty(rows, dtype=np.int64), np.empty(rows), np.empty(rows))
     for start in range(0, rows, CHUNK_ROWS):
-        here = slice(start, start + CHUNK_ROWS)
-        raw = [np.asarray(of_member[here], dtype=np.float32) for of_member in scores]
-        shares = [softmax(of_member.astype(np.float64), axis=-1) for of_member in raw]
-        whole = _entropy(combine_scores(shares, weights))
-        single = combine_scores([_entropy(share)[:, None] for share in shares], weights)[:, 0]
-        found.predicted[here] = combine_scores(raw, weights).argmax(axis=-1)
-        found.uncertainty[here] = whole / np.log(labels)
-        found.disagreement[here] = np.maximum(whole - single, 0) / np.log(labels)
-    return found
+        chunk = slice(start, start + CHUNK_ROWS)
+        raw = [np.asarray(member_scores[chunk], dtype=np.float32) for member_scores in scores]
+        probabilities = [softmax(member_scores.astype(np.float64), axis=-1) for member_scores in raw]
+        entropy_of_mean = _entropy(combine_scores(probabilities, weights))
+        mean_entropy = combine_scores([_entropy(p)[:, None] for p in probabilities], weights)[:, 0]
+        result.predicted[chunk] = combine_scores(raw, weights).argmax(axis=-1)
+        result.uncertainty[chunk] = entropy_of_mean / np.log(labels)
+        result.disagreement[chunk] = np.maximum(entropy_of_mean - mean_entropy, 0) / np.log(labels)
+    return result
 
 
-def _entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = -(shares * np.log(np.maximum(shares, 1e-12))).sum(axis=-1)
-    return found
+def _entropy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    entropy: NDArray[np.float64] = -(probabilities * np.log(np.maximum(probabilities, 1e-12))).sum(axis=-1)
+    return entropy
 
 
-def free_rows(pile: Rows, taken: Sequence[Rows] = ()) -> NDArray[np.int64]:
-    """The rows of the pile that may be suggested: with text, each text once, and none that stands in `taken`."""
-    own = pile.fingerprints()
-    first = np.zeros(len(own), dtype=bool)
-    first[np.unique(own, return_index=True)[1]] = True
-    for rows in taken:
-        first &= ~np.isin(own, rows.fingerprints())
-    empty = np.ones(len(own), dtype=bool)
-    for start, stop in pile.chunks():
-        for field in pile.task.fields:
-            empty[start:stop] &= np.array([not text for text in pile.texts(field, start, stop)], dtype=bool)
-    return np.flatnonzero(first & ~empty)
+def eligible_rows(unlabeled: Rows, excluded: Sequence[Rows] = ()) -> NDArray[np.int64]:
+    """Indices of the rows that may be suggested: not empty, each text once, and none that occurs in `excluded`."""
+    fingerprints = unlabeled.fingerprints()
+    eligible = np.zeros(len(fingerprints), dtype=bool)
+    eligible[np.unique(fingerprints, return_index=True)[1]] = True
+    for rows in excluded:
+        eligible &= ~np.isin(fingerprints, rows.fingerprints())
+    empty = np.ones(len(fingerprints), dtype=bool)
+    for start, stop in unlabeled.chunks():
+        for field in unlabeled.task.fields:
+            empty[start:stop] &= np.array([not text for text in unlabeled.texts(field, start, stop)], dtype=bool)
+    return np.flatnonzero(eligible & ~empty)
 
 
-def choose(
-    found: Doubts,
+def select_rows(
+    informativeness: Informativeness,
     count: int,
-    free: NDArray[np.int64],
-    had: NDArray[np.int64],
-    pile: Rows | None = None,
+    eligible: NDArray[np.int64],
+    label_counts: NDArray[np.int64],
+    unlabeled: Rows | None = None,
 ) -> NDArray[np.int64]:
-    """The rows to label next, the first ones first.
+    """Indices of the rows to label next, best first.
 
-    Again and again, of the rows that the ensemble takes for the labels with the fewest rows (those that a label `had`,
-    and those chosen as it), the one with the most usefulness times distance to the nearest chosen row is taken.
-    Distance is 1 - the cosine of TF-IDF vectors of pieces of words; without the `pile`'s texts it is left out.
+    Each step takes, among the rows predicted as the label with the fewest rows so far (`label_counts` of the labelled
+    rows, plus those selected), the one with the largest informativeness times distance to the nearest selected row.
+    The distance is 1 - the cosine of TF-IDF vectors of character n-grams; without the texts (`unlabeled`) it is 1.
     """
-    useful, counts = found.usefulness, had.astype(np.int64).copy()
-    most = max(count, CANDIDATES)
-    waiting: dict[int, NDArray[np.int64]] = {}
-    for label in range(len(had)):
-        of_label = free[found.predicted[free] == label]
-        if len(of_label):
-            waiting[label] = of_label[np.argsort(-useful[of_label], kind="stable")[:most]]
-    if not waiting:
-        return np.array([], dtype=np.int64)
-    candidates = np.concatenate(list(waiting.values()))
-    labels = found.predicted[candidates]
-    vectors = None if pile is None else _vectors(pile, candidates)
-    chosen: list[int] = []
-    gain = useful[candidates] + 1e-9  # what is left of a sure row still counts for more than nothing
-    open_ = np.ones(len(candidates), dtype=bool)
+    gains, counts = informativeness.total, label_counts.astype(np.int64).copy()
+    limit = max(count, CANDIDATES_PER_LABEL)
+    candidates_per_label = []
+    for label in range(len(label_counts)):
+        predicted_rows = eligible[informativeness.predicted[eligible] == label]
+        candidates_per_label.append(predicted_rows[np.argsort(-gains[predicted_rows], kind="stable")[:limit]])
+    candidates = np.concatenate(candidates_per_label)
+    if len(candidates) == 0:
+        return candidates
+    labels = informativeness.predicted[candidates]
+    vectors = None if unlabeled is None else _tfidf_vectors(unlabeled, candidates)
+    selected: list[int] = []
+    gain = gains[candidates] + 1e-9  # so that distance still orders rows without any informativeness
+    remaining = np.ones(len(candidates), dtype=bool)
     distance = np.ones(len(candidates))
-    while len(chosen) < count and open_.any():
-        fewest = counts[labels[open_]].min()
-        place = int(np.where(open_ & (counts[labels] == fewest), gain * distance, -1.0).argmax())
-        chosen.append(int(candidates[place]))
-        open_[place] = False
-        counts[labels[place]] += 1
+    while len(selected) < count and remaining.any():
+        fewest = counts[labels[remaining]].min()
+        index = int(np.where(remaining & (counts[labels] == fewest), gain * distance, -1.0).argmax())
+        selected.append(int(candidates[index]))
+        remaining[index] = False
+        counts[labels[index]] += 1
         if vectors is not None:
-            alike = (vectors @ vectors[place].T).toarray().ravel()
-            distance = np.minimum(distance, np.clip(1 - alike, 0, 1))
-    return np.array(chosen, dtype=np.int64)
+            similarity = (vectors @ vectors[index].T).toarray().ravel()
+            distance = np.minimum(distance, np.clip(1 - similarity, 0, 1))
+    return np.array(selected, dtype=np.int64)
 
 
-def _vectors(pile: Rows, places: NDArray[np.int64]) -> Any:
+def _tfidf_vectors(rows: Rows, indices: NDArray[np.int64]) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    picked = pile.select(places)
-    texts = [picked.texts(field) for field in pile.task.fields]
-    joined = [" ".join(parts)[:CHARACTERS] for parts in zip(*texts, strict=True)]
-    return TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True).fit_transform(joined).tocsr()
+    selected = rows.select(indices)
+    fields = [selected.texts(field) for field in rows.task.fields]
+    texts = [" ".join(values)[:COMPARED_CHARACTERS] for values in zip(*fields, strict=True)]
+    return TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True).fit_transform(texts).tocsr()

@@ -1,88 +1,86 @@
-"""The model card: `README.md` in the classifier's folder, as the Hugging Face hub shows it.
+"""Writes the model card: `README.md` in the classifier's folder, as the Hugging Face hub shows it.
 
-In: a run and its findings. Out: a card with the task, the data's sizes, patterns, numbers, recipe, how to use it, and
-its limits. Of files on this machine only their names are told.
+Files of this machine appear by their names alone, without folders.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from clozify.models.cloze import BUILTIN
-from clozify.report.run import Run
-from clozify.report.svg import percent
+from clozify.report.findings import Findings
+from clozify.report.format import percent
+from clozify.report.run import RunRecord
+from clozify.report.scores import LabelScore
 from clozify.utils.atomic import atomic_write
 
 CARD = "README.md"
 TEMPLATES = Path(__file__).parent / "templates"
-MANY = 30  # labels whose numbers are listed
+MAX_LABELS = 30  # with more labels, the card lists no scores of single labels
 
 
-def write_card(run: Run, found: dict[str, Any]) -> Path | None:
-    """Write the card beside the classifier's weights; where the result is an ensemble, there is none."""
+def write_card(run: RunRecord, findings: Findings) -> Path | None:
+    """Write the card into the classifier's folder and return its path; None where the result is an ensemble."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     folder = run.folder / "classifier"
-    if run.result == "ensemble" or not folder.is_dir():
+    if not run.has_classifier or not folder.is_dir():
         return None
-    name, main = run.task.name, found["main"]
-    results = None
-    if main is not None:
-        test = found["rows"]["test"]["source"]
+    score, results = findings.main, None
+    if score is not None:
+        source = findings.rows["test"].source
         results = [
-            EvalResult("text-classification", name, test, kind, round(main[key], 4), metric_name=said)
-            for kind, key, said in (("accuracy", "accuracy", "accuracy"), ("f1", "macro_f1", "macro-F1"))
+            EvalResult("text-classification", run.task.name, source, kind, round(value, 4), metric_name=name)
+            for kind, value, name in (("accuracy", score.accuracy, "accuracy"), ("f1", score.macro_f1, "macro-F1"))
         ]
-    student = str(run.described["student"])
-    data = ModelCardData(
+    student = run.inputs.student
+    metadata = ModelCardData(
         library_name="transformers",
         pipeline_tag="text-classification",
         tags=["clozify", "few-shot", "pattern-exploiting-training", run.method],
         base_model=student if is_hub_name(student) else None,
-        model_name=name if results else None,
+        model_name=run.task.name if results else None,
         metrics=["accuracy", "f1"] if results else None,
         eval_results=results,
     )
-    made = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
-    made.filters |= {"percent": percent, "plain": plain}
-    text = made.get_template("card.md").render(
-        found,
-        length=run.described["recipe"]["max_seq_length"],
-        base=_named(student),
-        teacher=_named(found["run"]["model"]),
-        by_label=_by_label(found),
-        fields=run.task.fields,
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
+    environment.filters |= {"percent": percent, "plain": escape_markdown}
+    text = environment.get_template("card.md").render(
+        vars(findings),
+        max_seq_length=run.recipe.max_seq_length,
+        base=_model_title(student),
+        teacher=_model_title(run.inputs.model),
+        label_scores=_label_scores(findings),
     )
-    card = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text.strip()}\n", ignore_metadata_errors=True)
-    place = folder / CARD
-    with atomic_write(place) as tmp_path:
+    card = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{text.strip()}\n", ignore_metadata_errors=True)
+    path = folder / CARD
+    with atomic_write(path) as tmp_path:
         card.save(tmp_path)
-    return place
+    return path
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether a model was named by its place on the hub."""
+    """Whether a model was named by its name on the hub."""
     return model != "builtin" and not Path(model).exists() and not Path(model).is_absolute() and model.count("/") <= 1
 
 
-def _named(model: str) -> str:
+def _model_title(model: str) -> str:
     if model == "builtin":
         return f"{BUILTIN.name}, which comes with clozify"
     return model if is_hub_name(model) else Path(model).name
 
 
-def _by_label(found: dict[str, Any]) -> list[dict[str, Any]]:
-    if found["confusion"] is None or len(found["task"]["labels"]) > MANY:
+def _label_scores(findings: Findings) -> list[LabelScore]:
+    if findings.confusion is None or len(findings.task.labels) > MAX_LABELS:
         return []
-    return list(found["confusion"]["by_label"])
+    return findings.confusion.label_scores
 
 
-def plain(text: object) -> str:
-    """Text that Markdown shows as it is, within a line of a table."""
-    shown = " ".join(str(text).split())
-    for mark in "\\`*_[]<>|#":
-        shown = shown.replace(mark, f"\\{mark}")
-    return shown
+def escape_markdown(text: object) -> str:
+    """Text in one line that Markdown shows as it is, also in a table."""
+    line = " ".join(str(text).split())
+    for character in "\\`*_[]<>|#":
+        line = line.replace(character, f"\\{character}")
+    return line

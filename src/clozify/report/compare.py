@@ -1,76 +1,106 @@
-"""Several runs side by side: one table, their main numbers, each label's F1.
-
-In: finished runs. Out: plain values for the page, the terminal and programs.
-"""
+"""Compares several finished runs: their results, their stages, and each label's F1."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from clozify.report.costs import stages
-from clozify.report.numbers import READABLE, main_line, stage_numbers
-from clozify.report.run import METHOD_NAMES, Run
+from clozify.report.costs import stage_costs, total_seconds
+from clozify.report.run import METHOD_NAMES, RunRecord
+from clozify.report.scores import MATRIX_LABELS, Score, result_score, stage_scores
 
 
-def compared(runs: Sequence[Run]) -> dict[str, Any]:
-    """Each run's line; differences are to the first, where both were measured on the same test rows."""
-    lines = [_line(run) for run in runs]
-    first = runs[0]
-    for run, line in zip(runs, lines, strict=True):
-        comparable = run is not first and line["main"] and lines[0]["main"] and _test(run) == _test(first)
-        line["difference"] = line["main"]["accuracy"] - lines[0]["main"]["accuracy"] if comparable else None
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run of a comparison."""
+
+    run: str
+    folder: str
+    task: str
+    method: str
+    model: str
+    recipe: str
+    labelled: int
+    unlabelled: int
+    test: int
+    main: Score | None
+    numbers: list[Score]
+    seconds: float | None
+    difference: float | None = None  # of the accuracy to the first run's; None where the test rows differ
+
+
+@dataclass(frozen=True)
+class LabelComparison:
+    """One label's F1 in each run; None where a run has no test rows."""
+
+    label: str
+    f1: list[float | None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several runs."""
+
+    runs: list[ComparedRun]
+    labels: list[LabelComparison]
+    truncated: bool  # whether only the labels that differ most are listed
+    notes: list[str]
+
+
+def compare_runs(records: Sequence[RunRecord]) -> Comparison:
+    """Compare the runs with the first one."""
     notes = []
-    tested = [run for run in runs if _test(run) is not None]
-    if len({_test(run) for run in tested}) > 1:
-        notes.append(
-            "The runs were not measured on the same test rows, so their numbers cannot be set against each other."
-        )
-    if len({str(_labeled(run)) for run in runs}) > 1:
+    if len({key for record in records if (key := _test_key(record)) is not None}) > 1:
+        notes.append("The runs do not have the same test rows, so their scores cannot be compared.")
+    if len({record.inputs.data["labeled"].texts for record in records}) > 1:
         notes.append("The runs were trained on different labelled rows.")
-    labels = _labels(runs)
-    shown = sorted(labels, key=_apart, reverse=True)[:READABLE] if len(labels) > READABLE else labels
-    return {"runs": lines, "labels": shown, "cut": len(labels) > READABLE, "notes": notes}
+    labels = _label_comparisons(records)
+    truncated = len(labels) > MATRIX_LABELS
+    if truncated:
+        labels = sorted(labels, key=_range, reverse=True)[:MATRIX_LABELS]
+    return Comparison([_compared_run(record, records[0]) for record in records], labels, truncated, notes)
 
 
-def _line(run: Run) -> dict[str, Any]:
-    seconds = [stage["seconds"] for stage in stages(run) if stage["seconds"] is not None]
-    rows = run.metrics["rows"]
-    return {
-        "run": run.name,
-        "folder": str(run.folder),
-        "task": run.task.name,
-        "method": METHOD_NAMES[run.method],
-        "model": run.described["model"],
-        "recipe": run.described["recipe"]["name"],
-        "labelled": rows["labeled"],
-        "unlabelled": rows.get("unlabeled", 0),
-        "test": rows.get("test", 0),
-        "main": main_line(run),
-        "numbers": [line for line in stage_numbers(run) if "beside" not in line],
-        "seconds": sum(seconds) if seconds else None,
-    }
+def _compared_run(record: RunRecord, first: RunRecord) -> ComparedRun:
+    rows, score, first_score = record.metrics.rows, result_score(record), result_score(first)
+    difference = None
+    if record is not first and score and first_score and _test_key(record) == _test_key(first):
+        difference = score.accuracy - first_score.accuracy
+    return ComparedRun(
+        run=record.name,
+        folder=str(record.folder),
+        task=record.task.name,
+        method=METHOD_NAMES[record.method],
+        model=record.inputs.model,
+        recipe=record.recipe.name,
+        labelled=rows["labeled"],
+        unlabelled=rows.get("unlabeled", 0),
+        test=rows.get("test", 0),
+        main=score,
+        numbers=[score for score in stage_scores(record) if score.method is None],
+        seconds=total_seconds(stage_costs(record)),
+        difference=difference,
+    )
 
 
-def _labels(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Each label's F1 in each run, where all have the same labels."""
-    if any(run.task.labels != runs[0].task.labels for run in runs):
+def _label_comparisons(records: Sequence[RunRecord]) -> list[LabelComparison]:
+    """Each label's F1 in each run; empty where the runs have different labels."""
+    if any(record.task.labels != records[0].task.labels for record in records):
         return []
-    of_runs = [run.metrics.get(run.result, {}).get("labels") for run in runs]
-    if not any(of_runs):
+    label_metrics = [record.result.labels if record.result else None for record in records]
+    if not any(label_metrics):
         return []
-    return [{"label": label, "f1": [of and of[label]["f1"] for of in of_runs]} for label in runs[0].task.labels]
+    return [
+        LabelComparison(label, [metrics[label].f1 if metrics else None for metrics in label_metrics])
+        for label in records[0].task.labels
+    ]
 
 
-def _apart(line: dict[str, Any]) -> float:
-    known = [share for share in line["f1"] if share is not None]
-    return float(max(known) - min(known))
+def _range(line: LabelComparison) -> float:
+    values = [f1 for f1 in line.f1 if f1 is not None]
+    return max(values) - min(values)
 
 
-def _test(run: Run) -> str | None:
-    test = run.described["data"].get("test")
-    return None if test is None else str(test["texts"])
-
-
-def _labeled(run: Run) -> str:
-    return str(run.described["data"]["labeled"]["texts"])
+def _test_key(record: RunRecord) -> str | None:
+    test = record.inputs.data.get("test")
+    return None if test is None else test.texts

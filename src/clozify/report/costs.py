@@ -1,58 +1,87 @@
-"""What each stage of a run cost: models, seconds of work, and the folder's size.
+"""The cost of each stage of a run: models trained, seconds of work, and the folder's size.
 
-In: a run. Out: one entry a stage. Seconds are each job's own, written when it was done: a run that was killed and went
-on counts each job once, and jobs done at a time are added up.
+Every job records its own seconds when it is done, so a resumed run counts each job once, and the seconds of jobs that
+ran at the same time add up.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from clozify.report.run import Run
+from clozify.report.run import RunRecord
+from clozify.runs.metrics import ClassifierMetrics
 
 
-def stages(run: Run) -> list[dict[str, Any]]:
-    """Each stage's name, models, and seconds, `None` where they were not written down."""
-    found: list[dict[str, Any]] = []
-    if "untrained" in run.metrics:
-        job = run.folder / "untrained" / run.metrics["untrained"].get("job", "") / "untrained.json"
-        seconds = json.loads(job.read_text()).get("seconds") if job.exists() else None
-        found.append({"stage": "scoring the labelled and test rows before training", "models": 0, "seconds": seconds})
-    if generations := run.metrics.get("generations"):
-        for told in generations:
-            jobs = told.get("jobs") or [member["job"] for member in told.get("each", [])]
-            files = [run.folder / job / "member.json" for job in jobs]
-            found.append(_stage(f"generation {told['generation']}: training and scoring", files))
+@dataclass(frozen=True)
+class StageCost:
+    """One stage's models and seconds; None where no seconds were recorded."""
+
+    stage: str
+    models: int
+    seconds: float | None
+    training_seconds: float | None = None
+    fraction: float = 0.0  # of the seconds of all stages
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a run cost."""
+
+    stages: list[StageCost]
+    total: float | None  # seconds
+    disk_mib: float
+
+
+def run_costs(run: RunRecord) -> Costs:
+    """The cost of every stage, and of the folder."""
+    stages = stage_costs(run)
+    return Costs(stages, total_seconds(stages), disk_mib(run.folder))
+
+
+def total_seconds(stages: Iterable[StageCost]) -> float | None:
+    """The sum of the recorded seconds; None where none were recorded."""
+    recorded = [stage.seconds for stage in stages if stage.seconds is not None]
+    return sum(recorded) if recorded else None
+
+
+def stage_costs(run: RunRecord) -> list[StageCost]:
+    """The cost of each stage, in the order of the run."""
+    stages = []
+    metrics, result = run.metrics, run.result
+    if metrics.untrained is not None:
+        path = run.folder / "untrained" / metrics.untrained.job / "untrained.json"
+        seconds = json.loads(path.read_text(encoding="utf-8")).get("seconds") if path.is_file() else None
+        stages.append(StageCost("scoring the labelled and test rows before training", 0, seconds))
+    if metrics.generations:
+        for generation in metrics.generations:
+            paths = [run.folder / job / "member.json" for job in generation.jobs]
+            stages.append(_job_costs(f"generation {generation.generation}: training and scoring", paths))
     elif run.members:
-        files = [member.folder / "member.json" for member in run.members]
-        found.append(_stage("patterns: training and scoring", files))
-    result = run.metrics.get(run.result, {})
-    if result.get("augmentation_seconds"):
-        found.append({"stage": "augmenting text", "models": 0, "seconds": result["augmentation_seconds"]})
-    jobs = dict.fromkeys(job for tried in result.get("tried", {}).values() for job in tried.get("jobs", []))
-    jobs |= dict.fromkeys(result.get("jobs", []))
-    if jobs:
-        found.append(_stage("classifier: training", [run.folder / "classifiers" / j / "classifier.json" for j in jobs]))
-    known = sum(stage["seconds"] or 0 for stage in found)
-    for stage in found:
-        stage["share"] = (stage["seconds"] or 0) / known if known else 0.0
-    return found
+        paths = [member.folder / "member.json" for member in run.members]
+        stages.append(_job_costs("patterns: training and scoring", paths))
+    if isinstance(result, ClassifierMetrics):
+        if result.augmentation_seconds:
+            stages.append(StageCost("text augmentation", 0, result.augmentation_seconds))
+        jobs = [job for tried in (result.tried or {}).values() for job in tried.jobs] + result.jobs
+        if jobs:
+            paths = [run.folder / "classifiers" / job / "classifier.json" for job in jobs]
+            stages.append(_job_costs("classifier: training", paths))
+    total = total_seconds(stages)
+    return [replace(stage, fraction=(stage.seconds or 0) / total if total else 0.0) for stage in stages]
 
 
-def _stage(name: str, files: Iterable[Path]) -> dict[str, Any]:
-    files = list(dict.fromkeys(files))
-    known = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
-    seconds = sum(job["seconds"] for job in known) if known else None
-    found: dict[str, Any] = {"stage": name, "models": len(known), "seconds": seconds}
-    if known and all("training_seconds" in job for job in known):
-        found["training_seconds"] = sum(job["training_seconds"] for job in known)
-    return found
+def _job_costs(name: str, paths: Iterable[Path]) -> StageCost:
+    jobs = [json.loads(path.read_text(encoding="utf-8")) for path in dict.fromkeys(paths) if path.is_file()]
+    cost = StageCost(name, len(jobs), sum(job["seconds"] for job in jobs) if jobs else None)
+    if jobs and all("training_seconds" in job for job in jobs):
+        cost = replace(cost, training_seconds=sum(job["training_seconds"] for job in jobs))
+    return cost
 
 
-def disk(folder: Path) -> float:
-    """The folder's size in MiB; a file with two names counts once."""
-    sizes = {(s.st_dev, s.st_ino): s.st_size for s in (file.lstat() for file in folder.rglob("*") if file.is_file())}
-    return sum(sizes.values()) / 2**20
+def disk_mib(folder: Path) -> float:
+    """The folder's size in MiB; hard links to one file count once."""
+    stats = [path.lstat() for path in folder.rglob("*") if path.is_file()]
+    return sum({(stat.st_dev, stat.st_ino): stat.st_size for stat in stats}.values()) / 2**20

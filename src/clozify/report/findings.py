@@ -1,10 +1,9 @@
-"""Everything that a run's report says, as plain values: for the page, and for programs.
-
-In: a run and, where they are at hand, its rows. Out: a dictionary that JSON can hold.
-"""
+"""Collects everything that a run's report shows; the page, the model card and `--json` present it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,101 +11,181 @@ import numpy as np
 
 from clozify.data.rows import Rows
 from clozify.errors import ClozifyError
-from clozify.report.costs import disk, stages
-from clozify.report.numbers import chance_level, confusion, generations, main_line, patterns, sayings, stage_numbers
-from clozify.report.run import METHOD_NAMES, Run
+from clozify.report.costs import Costs, run_costs
+from clozify.report.run import METHOD_NAMES, RunRecord
 from clozify.report.run_data import reread_rows
-from clozify.report.unlabeled import agreement, label_next, soft_labels, unlabeled_ids
+from clozify.report.scores import (
+    Confusion,
+    PatternScore,
+    Score,
+    conclusions,
+    confusion,
+    margin_of_error,
+    pattern_scores,
+    result_score,
+    stage_scores,
+)
+from clozify.report.unlabeled import Agreement, NextRows, SoftLabels, agreement, label_next, soft_labels, unlabeled_ids
+from clozify.runs.metrics import Generation
 
-KINDS = {"labeled": "labelled", "unlabeled": "unlabelled", "test": "test", "dev": "development"}
+DATA_NAMES = {"labeled": "labelled", "unlabeled": "unlabelled", "test": "test", "dev": "development"}
 
 
-def findings(run: Run, rows: dict[str, Rows | None] | None = None) -> dict[str, Any]:
-    """All there is to say; `rows` are the run's, by their names in `run.json`, else they are read again."""
+@dataclass(frozen=True)
+class RunSummary:
+    """The run in short."""
+
+    name: str
+    method: str
+    result: str  # 'classifier' or 'ensemble'
+    model: str
+    student: str
+    recipe: str
+    seed: int
+    repetitions: int
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class VerbalizerSummary:
+    """A verbalizer: the words of each label."""
+
+    name: str
+    words: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """The task in short."""
+
+    name: str
+    description: str
+    fields: list[str]
+    metric: str
+    labels: list[str]
+    verbalizers: list[VerbalizerSummary]
+    patterns: list[str]
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """How many rows a data set has, and its source without folders."""
+
+    rows: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that a run's report shows."""
+
+    run: RunSummary
+    task: TaskSummary
+    rows: dict[str, DataSummary]  # labelled, unlabelled, test, development
+    main: Score | None  # of the run's result
+    conclusions: list[str]
+    margin_of_error: float | None  # of the result's accuracy
+    numbers: list[Score]
+    patterns: list[PatternScore]
+    agreement: Agreement | None
+    generations: list[Generation]
+    soft_labels: SoftLabels | None
+    confusion: Confusion | None
+    next: NextRows
+    costs: Costs
+    settings: dict[str, Any]  # of the recipe, by their dotted names
+    notes: list[str]
+
+
+def collect_findings(run: RunRecord, rows: Mapping[str, Rows | None] | None = None) -> Findings:
+    """Everything that the report shows; `rows` are the run's rows by data set, else they are read again."""
     problem = None
     if rows is None:
-        rows, problem = _read(run)
+        rows, problem = _reread_all(run)
     labeled = rows.get("labeled")
-    counts = None if labeled is None else np.bincount(labeled.labels, minlength=len(run.task.labels))
-    taken = [known for name in ("labeled", "test", "dev") if (known := rows.get(name)) is not None and len(known)]
-    following = label_next(run, rows.get("unlabeled"), taken, counts)
-    main = main_line(run)
-    return {
-        "run": {
-            "name": run.name,
-            "method": METHOD_NAMES[run.method],
-            "result": "classifier" if run.result != "ensemble" else "ensemble",
-            "model": run.described["model"],
-            "student": run.described["student"],
-            "recipe": run.described["recipe"]["name"],
-            "seed": run.described["recipe"]["seed"],
-            "repetitions": run.described["recipe"]["repetitions"],
-            "versions": {name: run.described[name] for name in ("clozify", "torch")},
+    label_counts = None if labeled is None else np.bincount(labeled.labels, minlength=len(run.task.labels))
+    excluded = [data for name in ("labeled", "test", "dev") if (data := rows.get(name)) is not None and len(data)]
+    next_rows = label_next(run, rows.get("unlabeled"), excluded, label_counts)
+    score = result_score(run)
+    return Findings(
+        run=_run_summary(run),
+        task=_task_summary(run),
+        rows={
+            DATA_NAMES[name]: DataSummary(data.rows, short_source(data.source))
+            for name, data in run.inputs.data.items()
         },
-        "task": {
-            "name": run.task.name,
-            "description": run.task.description,
-            "fields": run.task.fields,
-            "metric": run.task.metric,
-            "labels": run.task.labels,
-            "verbalizers": [{"name": v.name, "words": dict(v.words)} for v in run.task.verbalizers],
-            "patterns": run.task.patterns,
-        },
-        "rows": {
-            KINDS[name]: {"rows": known["rows"], "source": shown_source(known["source"])}
-            for name, known in run.described["data"].items()
-        },
-        "main": main,
-        "sayings": sayings(run, main),
-        "chance": chance_level(run, main),
-        "numbers": stage_numbers(run),
-        "patterns": patterns(run),
-        "agreement": agreement(run),
-        "generations": generations(run),
-        "soft_labels": soft_labels(run, counts),
-        "confusion": confusion(run),
-        "next": following | {"problem": problem if following["rows"] else None},
-        "costs": _costs(run),
-        "settings": _flat(run.described["recipe"]),
-        "notes": [_without_folders(note, run) for note in run.metrics["warnings"]],
-    }
+        main=score,
+        conclusions=conclusions(run, score),
+        margin_of_error=margin_of_error(run, score),
+        numbers=stage_scores(run),
+        patterns=pattern_scores(run),
+        agreement=agreement(run),
+        generations=[generation.model_copy(update={"each": None}) for generation in run.metrics.generations or []],
+        soft_labels=soft_labels(run, label_counts),
+        confusion=confusion(run),
+        next=replace(next_rows, problem=problem if next_rows.rows else None),
+        costs=run_costs(run),
+        settings=_flatten(run.recipe.model_dump()),
+        notes=[_without_folders(note, run) for note in run.metrics.warnings],
+    )
 
 
-def _costs(run: Run) -> dict[str, Any]:
-    found = stages(run)
-    known = [stage["seconds"] for stage in found if stage["seconds"] is not None]
-    return {"stages": found, "total": sum(known) if known else None, "disk_mib": disk(run.folder)}
+def _run_summary(run: RunRecord) -> RunSummary:
+    return RunSummary(
+        name=run.name,
+        method=METHOD_NAMES[run.method],
+        result="classifier" if run.has_classifier else "ensemble",
+        model=run.inputs.model,
+        student=run.inputs.student,
+        recipe=run.recipe.name,
+        seed=run.recipe.seed,
+        repetitions=run.recipe.repetitions,
+        versions={"clozify": run.inputs.clozify, "torch": run.inputs.torch},
+    )
 
 
-def _read(run: Run) -> tuple[dict[str, Rows | None], str | None]:
-    """The run's rows from where they came, and why the pile's cannot be shown, if so."""
-    found: dict[str, Rows | None] = {}
+def _task_summary(run: RunRecord) -> TaskSummary:
+    task = run.task
+    return TaskSummary(
+        name=task.name,
+        description=task.description,
+        fields=list(task.fields),
+        metric=task.metric,
+        labels=list(task.labels),
+        verbalizers=[VerbalizerSummary(verbalizer.name, dict(verbalizer.words)) for verbalizer in task.verbalizers],
+        patterns=list(task.patterns),
+    )
+
+
+def _reread_all(run: RunRecord) -> tuple[dict[str, Rows | None], str | None]:
+    """The run's rows from their sources, and why the unlabelled ones cannot be shown, if so."""
+    rows: dict[str, Rows | None] = {}
     problem = None
-    for name in run.described["data"]:
-        if name == "unlabeled" and not run.scorers:
+    for name in run.inputs.data:
+        if name == "unlabeled" and not run.scoring_members:
             continue
         try:
-            found[name] = reread_rows(run.described, name, unlabeled_ids(run) if name == "unlabeled" else None)
+            rows[name] = reread_rows(run.inputs, name, unlabeled_ids(run) if name == "unlabeled" else None)
         except (ClozifyError, OSError) as error:
-            found[name] = None
+            rows[name] = None
             if name == "unlabeled":
                 problem = " ".join(str(error).split())
-    return found, problem
+    return rows, problem
 
 
-def shown_source(source: str) -> str:
-    """Where rows came from, in short: a file's name without the folders that it lies in."""
+def short_source(source: str) -> str:
+    """A data set's source; of a file, its name without folders."""
     return Path(source).name if Path(source).is_absolute() or source.count("/") > 1 else source
 
 
-def _without_folders(note: str, run: Run) -> str:
-    for known in run.described["data"].values():
-        note = note.replace(known["source"], shown_source(known["source"]))
+def _without_folders(note: str, run: RunRecord) -> str:
+    for data in run.inputs.data.values():
+        note = note.replace(data.source, short_source(data.source))
     return note
 
 
-def _flat(recipe: dict[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in recipe.items():
-        found |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: value}
-    return found
+def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

@@ -1,6 +1,6 @@
-"""The report as a page: one HTML file with its style and drawings in it, which needs no network and no script.
+"""Renders the report as one HTML file with inline style and SVG, which needs no network and no script.
 
-In: a run's findings, or those of several. Out: HTML. Whatever comes from data is escaped by the templates.
+The templates escape everything that comes from data.
 """
 
 from __future__ import annotations
@@ -8,72 +8,67 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from clozify.report import svg
+from clozify.report.compare import Comparison
+from clozify.report.findings import Findings
+from clozify.report.format import duration, percent
+from clozify.report.unlabeled import LabelFraction, SoftLabels
 
 TEMPLATES = Path(__file__).parent / "templates"
-MANY = 20  # labels that are shown one by one; of more, the most and the least frequent
+MAX_LABELS = 20  # of more labels, the most and the least frequent are shown
 
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"percent": svg.percent, "duration": duration, "count": count, "parts": pattern_parts}
-    made.globals |= {"bar": svg.bar, "change": svg.change, "marked": svg.marked}
-    return made
+    environment.filters |= {"percent": percent, "duration": duration, "count": _thousands, "parts": pattern_parts}
+    environment.globals |= {"bar": svg.bar, "before_after": svg.before_after, "bar_with_tick": svg.bar_with_tick}
+    return environment
 
 
-def report_page(found: dict[str, Any]) -> str:
-    """A run's page."""
-    return _environment().get_template("report.html").render(found | {"ends": _ends(found["soft_labels"])})
+def report_page(findings: Findings) -> str:
+    """The page of one run."""
+    labels = _most_and_least_frequent(findings.soft_labels)
+    return _environment().get_template("report.html").render(vars(findings), frequent_labels=labels)
 
 
-def comparison_page(found: dict[str, Any]) -> str:
-    """A page of several runs."""
-    return _environment().get_template("comparison.html").render(found)
+def comparison_page(comparison: Comparison) -> str:
+    """The page of several runs."""
+    return _environment().get_template("comparison.html").render(vars(comparison))
 
 
-def _ends(soft: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The labels by their share of the pile; of many, the first and the last ones."""
-    if soft is None:
+def _most_and_least_frequent(soft_labels: SoftLabels | None) -> list[LabelFraction]:
+    """The soft labels' labels; of many, the most and the least frequent."""
+    if soft_labels is None:
         return []
-    if len(soft["labels"]) <= MANY:
-        return list(soft["labels"])
-    ordered = sorted(soft["labels"], key=lambda of_label: -of_label["rows"])
-    return ordered[: MANY // 2] + ordered[-MANY // 2 :]
+    if len(soft_labels.labels) <= MAX_LABELS:
+        return soft_labels.labels
+    ordered = sorted(soft_labels.labels, key=lambda label: -label.rows)
+    return ordered[: MAX_LABELS // 2] + ordered[-MAX_LABELS // 2 :]
 
 
-def duration(seconds: float | None) -> str:
-    """`3 min 20 s`; nothing is known of what was not written down."""
-    if seconds is None:
-        return "not recorded"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {rest:02} s"
-
-
-def count(number: float) -> str:
+def _thousands(number: float) -> str:
     """`12,345`."""
     return f"{number:,}"
 
 
 def pattern_parts(pattern: str) -> list[tuple[str, str]]:
-    """A pattern cut into words, fields and the mask, each with its kind, to be shown apart."""
-    found = []
-    for part in re.split(r"(\{[^}]*\}|\|\|)", pattern):
-        kind = (
-            "mask" if part == "{mask}" else "field" if part.startswith("{") else "border" if part == "||" else "words"
-        )
-        if part:
-            found.append((kind, part.strip("{}") if kind == "field" else part))
-    return found
+    """A pattern's parts, each with its CSS class: `mask`, `field`, `border` or `words`."""
+    parts = []
+    for text in re.split(r"(\{[^}]*\}|\|\|)", pattern):
+        if text == "{mask}":
+            parts.append(("mask", text))
+        elif text.startswith("{"):
+            parts.append(("field", text.strip("{}")))
+        elif text:
+            parts.append(("border" if text == "||" else "words", text))
+    return parts

@@ -1,7 +1,4 @@
-"""A finished run as the report reads it: what went in, the numbers, and the members of its result.
-
-In: a run's folder. Out: a `Run`, or a sentence that says why there is nothing to report.
-"""
+"""Reads a finished run's folder: what the run was given, what it measured, and the members of its ensemble."""
 
 from __future__ import annotations
 
@@ -13,17 +10,47 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from clozify.config.recipe import Recipe
 from clozify.config.task import Task
 from clozify.errors import RunError
+from clozify.metrics import Evaluation
 from clozify.runs.folder import hash_key
+from clozify.runs.metrics import ClassifierMetrics, Metrics
 
 METHOD_NAMES = {"pet": "PET", "ipet": "iPET", "supervised": "supervised training", "uda": "UDA", "mixtext": "MixText"}
 
 
+class DataSource(BaseModel):
+    """One data set of a run: how many rows, a hash of their texts, and where they were read from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: int
+    texts: str
+    source: str
+    columns: dict[str, str] | None = None  # field -> column of the source, where they differ
+
+
+class RunInputs(BaseModel):
+    """The content of `run.json`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    clozify: str
+    torch: str
+    method: str
+    model: str
+    student: str
+    task: Task
+    recipe: Recipe
+    data: dict[str, DataSource]  # labeled, unlabeled, test, dev
+
+
 @dataclass(frozen=True)
-class Member:
-    """A member of the result: its pair, and where its scores are."""
+class EnsembleMember:
+    """A member of the ensemble: its pair, its weight, and the folder with its scores."""
 
     pair: str
     seed: int | None
@@ -31,67 +58,99 @@ class Member:
     folder: Path
 
 
-class Run:
-    """A finished run's folder."""
+@dataclass(frozen=True)
+class RunRecord:
+    """A finished run as it is kept in its folder."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        if not (self.folder / "run.json").is_file():
+    folder: Path
+    inputs: RunInputs
+    metrics: Metrics
+
+    @classmethod
+    def load(cls, folder: str | Path) -> RunRecord:
+        """Read a run's folder; a `RunError` says why there is nothing to report."""
+        path = Path(folder)
+        if not (path / "run.json").is_file():
             raise RunError(f"The folder '{folder}' holds no run; name the folder that clozify train wrote to --output.")
-        self.described: dict[str, Any] = _read(self.folder / "run.json")
-        if not (self.folder / "metrics.json").is_file():
-            raise RunError(
-                f"The run in '{folder}' has not finished; give its command again, and it goes on where it was."
-            )
-        self.metrics: dict[str, Any] = _read(self.folder / "metrics.json")
-        if self.metrics.get("run", hash_key(**self.described)) != hash_key(**self.described):
+        inputs = _read_json(path / "run.json")
+        if not (path / "metrics.json").is_file():
+            raise RunError(f"The run in '{folder}' has not finished; give its command again to resume it.")
+        metrics = _read_json(path / "metrics.json")
+        key = hash_key(**inputs)
+        if metrics.get("run") != key:
             raise RunError(
                 f"The run in '{folder}' was started again with other settings and has not finished; give its command "
-                "again, and it goes on where it was."
+                "again to resume it."
             )
-        self.task = Task.model_validate(self.described["task"])
+        try:
+            return cls(path, RunInputs.model_validate(inputs), Metrics.model_validate(metrics))
+        except ValidationError:
+            raise RunError(
+                f"The run in '{folder}' was written by another version of clozify; give its command again to update it."
+            ) from None
+
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.inputs.task
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe."""
+        return self.inputs.recipe
 
     @property
     def method(self) -> str:
         """`pet`, `ipet`, or a baseline."""
-        return str(self.described["method"])
+        return self.inputs.method
 
     @property
     def name(self) -> str:
-        """What people know the run by."""
+        """The folder's name."""
         return self.folder.resolve().name
 
-    @cached_property
-    def result(self) -> str:
-        """Which of the metrics is the run's result: the classifier's, the ensemble's, or a baseline's."""
+    @property
+    def has_classifier(self) -> bool:
+        """Whether the result is a classifier, not an ensemble."""
+        return self.method not in ("pet", "ipet") or (self.folder / "classifier").is_dir()
+
+    @property
+    def result_key(self) -> str:
+        """The field of `metrics` with the result: `classifier`, `ensemble`, or a baseline's name."""
         if self.method not in ("pet", "ipet"):
             return self.method
-        return "classifier" if (self.folder / "classifier").is_dir() else "ensemble"
+        return "classifier" if self.has_classifier else "ensemble"
+
+    @property
+    def result(self) -> ClassifierMetrics | Evaluation | None:
+        """The metrics of the run's result."""
+        result: ClassifierMetrics | Evaluation | None = getattr(self.metrics, self.result_key)
+        return result
 
     @cached_property
-    def members(self) -> list[Member]:
-        """The members of the result, the same scores once; none where a baseline was trained."""
-        file = self.folder / "ensemble.json"
-        if not file.is_file():
+    def members(self) -> list[EnsembleMember]:
+        """The members of the ensemble, without repetitions; empty for a baseline."""
+        path = self.folder / "ensemble.json"
+        if not path.is_file():
             return []
-        found: dict[str, Member] = {}
-        for known in _read(file)["weights"]:  # seeds of an untrained pair are one model
-            kinds = [kind for kind in ("members", "untrained") if (self.folder / kind / known["member"]).is_dir()]
-            if kinds:
-                place = self.folder / kinds[0] / known["member"]
-                found.setdefault(known["member"], Member(known["pair"], known["seed"], known["weight"], place))
-        return list(found.values())
+        members: dict[str, EnsembleMember] = {}
+        for entry in _read_json(path)["weights"]:  # all seeds of an untrained pair are the same member
+            folders = [self.folder / parent / entry["member"] for parent in ("members", "untrained")]
+            if existing := [folder for folder in folders if folder.is_dir()]:
+                member = EnsembleMember(entry["pair"], entry["seed"], entry["weight"], existing[0])
+                members.setdefault(entry["member"], member)
+        return list(members.values())
 
     @cached_property
-    def scorers(self) -> list[Member]:
-        """The members whose scores of the pile are there."""
+    def scoring_members(self) -> list[EnsembleMember]:
+        """The members whose scores of the unlabelled rows were kept."""
         return [member for member in self.members if (member.folder / "pile.npy").is_file()]
 
     @cached_property
-    def pile_scores(self) -> list[NDArray[np.float32]]:
-        """Each scorer's raw scores of the pile, (rows, labels)."""
-        return [np.load(member.folder / "pile.npy", mmap_mode="r") for member in self.scorers]
+    def unlabeled_scores(self) -> list[NDArray[np.float32]]:
+        """The raw scores of the unlabelled rows by each scoring member, (rows, labels)."""
+        return [np.load(member.folder / "pile.npy", mmap_mode="r") for member in self.scoring_members]
 
 
-def _read(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8"))
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

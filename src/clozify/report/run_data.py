@@ -1,8 +1,4 @@
-"""The rows of a finished run, read again from where they came.
-
-In: a run's description, which is its `run.json`. Out: the same rows, checked by their texts; where the data has
-changed, moved, or was in memory alone, a sentence that says so.
-"""
+"""Reads the rows of a finished run again from their source, and checks that they have not changed."""
 
 from __future__ import annotations
 
@@ -13,36 +9,34 @@ from typing import Any
 import numpy as np
 
 from clozify.config.recipe import Recipe
-from clozify.config.task import Task
 from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
 from clozify.errors import DataError
+from clozify.report.run import RunInputs
 from clozify.runs.plan import no_rows
 
 
-def reread_rows(described: dict[str, Any], name: str, ids: Sequence[Any] | None = None) -> Rows:
-    """The rows that a run knew as `labeled`, `unlabeled`, `test` or `dev`; `ids` are theirs, where they are known."""
-    known, task = described["data"][name], Task.model_validate(described["task"])
-    if known["rows"] == 0:
-        return no_rows(task)
-    for rows in _readings(described, read_rows(known["source"], task, known.get("columns")), known["rows"], ids):
-        if len(rows) == known["rows"] and rows.digest == known["texts"]:
+def reread_rows(inputs: RunInputs, name: str, ids: Sequence[Any] | None = None) -> Rows:
+    """The run's `labeled`, `unlabeled`, `test` or `dev` rows; `ids` are those of the rows, where they were kept."""
+    data = inputs.data[name]
+    if data.rows == 0:
+        return no_rows(inputs.task)
+    for rows in _candidates(read_rows(data.source, inputs.task, data.columns), data.rows, ids, inputs.recipe):
+        if len(rows) == data.rows and rows.digest == data.texts:
             return rows
-    raise DataError(f"The data '{known['source']}' is not what the run was given: its texts have changed since.")
+    raise DataError(f"The texts of the data '{data.source}' have changed since the run.")
 
 
-def _readings(described: dict[str, Any], rows: Rows, count: int, ids: Sequence[Any] | None) -> Iterator[Rows]:
-    """What of a file may have been given to the run: all of it, the rows with these ids, or a few-shot selection."""
+def _candidates(rows: Rows, count: int, ids: Sequence[Any] | None, recipe: Recipe) -> Iterator[Rows]:
+    """The selections of a source that a run may have used: all rows, those with these ids, or a few-shot selection."""
     yield rows
     if ids is not None:
-        places: dict[Any, deque[int]] = defaultdict(deque)
-        for place, row in enumerate(rows.ids()):
-            places[row].append(place)
-        chosen = [places[row].popleft() for row in ids if places[row]]
-        yield rows.select(chosen)
+        indices: dict[Any, deque[int]] = defaultdict(deque)
+        for index, row_id in enumerate(rows.ids()):
+            indices[row_id].append(index)
+        yield rows.select([indices[row_id].popleft() for row_id in ids if indices[row_id]])
     elif rows.has_labels:
         rows = rows.select(np.flatnonzero(rows.labels != NO_LABEL))
         yield rows
-        recipe = Recipe.model_validate(described["recipe"])
         try:
             yield few_shot(rows, count, recipe.seed if recipe.selection == "random" else None)
         except DataError:

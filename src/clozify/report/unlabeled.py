@@ -1,124 +1,212 @@
-"""What a run's members made of the pile: how they agree, what the soft labels are like, which rows to label next.
+"""What a run's ensemble predicts for the unlabelled rows: agreement of the patterns, soft labels, rows to label next.
 
-In: a run, and the pile's rows where they are at hand. Out: plain values for the page. None of it needs a test set.
+None of it needs a test set.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
 from clozify.methods.ensemble import combine_scores
-from clozify.report.active_learning import choose, disagreement_scores, free_rows
-from clozify.report.run import Run
+from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
+from clozify.report.run import RunRecord
 
-MOST_ROWS = 50_000  # of the pile that agreement is counted on, evenly from the whole
-APART = 0.1  # a pattern that agrees so much less than the middle one is pointed out
+MAX_ROWS = 50_000  # unlabelled rows that agreement is counted on, evenly spaced
+OUTLIER_GAP = 0.1  # a pattern whose mean agreement is this far below the median is pointed out
 BINS = 10
-NEXT = 10  # rows to label next that a report shows
-CHARACTERS = 400  # of a row that are shown
+NEXT_ROWS = 10
+MAX_CHARACTERS = 400  # of a text on the page
+LEAST_AGREEING = 20
 
 
-def agreement(run: Run) -> dict[str, Any] | None:
-    """How often each two pairs give a row of the pile the same label; each pair by its seeds' mean scores."""
-    names = [pair.name for pair in run.task.pairs if any(member.pair == pair.name for member in run.scorers)]
+@dataclass(frozen=True)
+class PairAgreement:
+    """How often two pairs predict the same label."""
+
+    fraction: float
+    pairs: list[str]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often pairs predict the same label for an unlabelled row."""
+
+    pairs: list[str]
+    matrix: list[list[float]]
+    between_seeds: list[float | None]  # of one pair's seeds
+    means: list[float]  # of each pair with all others
+    outliers: list[str]  # pairs that agree much less than the others
+    lowest: list[PairAgreement]
+    rows: int  # that were counted
+    total_rows: int
+
+
+def agreement(run: RunRecord) -> Agreement | None:
+    """The agreement of each two pairs, each pair by its seeds' mean scores; None with fewer than two."""
+    scores = {
+        pair.name: [s for m, s in zip(run.scoring_members, run.unlabeled_scores, strict=True) if m.pair == pair.name]
+        for pair in run.task.pairs
+    }
+    names = [name for name, pair_scores in scores.items() if pair_scores]
     if len(names) < 2:
         return None
-    rows = len(run.pile_scores[0])
-    step = max(1, -(-rows // MOST_ROWS))
-    said, between_seeds = [], []
+    total_rows = len(run.unlabeled_scores[0])
+    step = max(1, -(-total_rows // MAX_ROWS))
+    predictions, between_seeds = [], []
     for name in names:
-        own = [s[::step] for m, s in zip(run.scorers, run.pile_scores, strict=True) if m.pair == name]
-        said.append(combine_scores(own, [1.0] * len(own)).argmax(axis=1))
-        labels = [scores.argmax(axis=1) for scores in own]
-        shares = [float((a == b).mean()) for n, a in enumerate(labels) for b in labels[:n]]
-        between_seeds.append(float(np.mean(shares)) if shares else None)
-    matrix = [[float((a == b).mean()) for b in said] for a in said]
-    means = [(sum(line) - 1) / (len(line) - 1) for line in matrix]
-    apart = [n for n, mean in enumerate(means) if mean < float(np.median(means)) - APART]
-    lowest = sorted((matrix[a][b], names[a], names[b]) for a in range(len(names)) for b in range(a))[:20]
-    return {
-        "pairs": names,
-        "matrix": matrix,
-        "between_seeds": between_seeds,
-        "means": means,
-        "apart": [names[n] for n in apart],
-        "lowest": [{"share": share, "pairs": [b, a]} for share, a, b in lowest],
-        "rows": len(said[0]),
-        "of": rows,
-    }
+        seed_scores = [seed[::step] for seed in scores[name]]
+        predictions.append(combine_scores(seed_scores, [1.0] * len(seed_scores)).argmax(axis=1))
+        labels = [seed.argmax(axis=1) for seed in seed_scores]
+        fractions = [float((a == b).mean()) for n, a in enumerate(labels) for b in labels[:n]]
+        between_seeds.append(float(np.mean(fractions)) if fractions else None)
+    matrix = [[float((a == b).mean()) for b in predictions] for a in predictions]
+    means = [(sum(row) - 1) / (len(row) - 1) for row in matrix]
+    threshold = float(np.median(means)) - OUTLIER_GAP
+    lowest = sorted((matrix[a][b], names[a], names[b]) for a in range(len(names)) for b in range(a))
+    return Agreement(
+        pairs=names,
+        matrix=matrix,
+        between_seeds=between_seeds,
+        means=means,
+        outliers=[name for name, mean in zip(names, means, strict=True) if mean < threshold],
+        lowest=[PairAgreement(fraction, [b, a]) for fraction, a, b in lowest[:LEAST_AGREEING]],
+        rows=len(predictions[0]),
+        total_rows=total_rows,
+    )
 
 
-def soft_labels(run: Run, labelled: np.ndarray[Any, Any] | None) -> dict[str, Any] | None:
-    """The soft labels' balance and confidence; `labelled` counts T's rows of each label, where that is known."""
+@dataclass(frozen=True)
+class LabelFraction:
+    """A label's rows among the soft labels, and its fraction of them and of the labelled rows."""
+
+    label: str
+    rows: int
+    fraction: float
+    labelled: float | None = None
+
+
+@dataclass(frozen=True)
+class ConfidenceBin:
+    """The fraction of rows whose predicted label has a probability from `low` to `high`."""
+
+    low: float
+    high: float
+    fraction: float
+
+
+@dataclass(frozen=True)
+class SoftLabels:
+    """The balance and the confidence of the soft labels."""
+
+    rows: int
+    mean_confidence: float
+    temperature: float
+    labels: list[LabelFraction]
+    confidence: list[ConfidenceBin]
+
+
+def soft_labels(run: RunRecord, label_counts: NDArray[np.int64] | None) -> SoftLabels | None:
+    """The soft labels' balance and confidence; `label_counts` are T's rows of each label, where they can be read."""
     import pyarrow.parquet as pq
 
-    file = run.folder / "labels.parquet"
-    if not file.is_file():
+    path = run.folder / "labels.parquet"
+    if not path.is_file():
         return None
     labels = run.task.labels
     counts, bins, total, rows = Counter[str](), np.zeros(BINS, dtype=np.int64), 0.0, 0
-    for batch in pq.ParquetFile(file).iter_batches(columns=["label", *[f"probability_{label}" for label in labels]]):
+    for batch in pq.ParquetFile(path).iter_batches(columns=["label", *[f"probability_{label}" for label in labels]]):
         counts.update(batch.column("label").to_pylist())
-        sure = np.max([batch.column(f"probability_{label}").to_numpy() for label in labels], axis=0)
-        bins += np.bincount(np.minimum((sure * BINS).astype(int), BINS - 1), minlength=BINS)
-        total, rows = total + float(sure.sum()), rows + len(sure)
-    given = None if labelled is None or not labelled.sum() else labelled / labelled.sum()
-    return {
-        "rows": rows,
-        "mean": total / max(rows, 1),
-        "temperature": run.described["recipe"]["distill"]["temperature"],
-        "labels": [
-            {"label": label, "rows": counts[label], "share": counts[label] / max(rows, 1)}
-            | ({} if given is None else {"labelled": float(given[number])})
-            for number, label in enumerate(labels)
+        confidence = np.max([batch.column(f"probability_{label}").to_numpy() for label in labels], axis=0)
+        bins += np.bincount(np.minimum((confidence * BINS).astype(int), BINS - 1), minlength=BINS)
+        total, rows = total + float(confidence.sum()), rows + len(confidence)
+    labelled: list[float] | list[None] = [None] * len(labels)
+    if label_counts is not None and label_counts.sum():
+        labelled = (label_counts / label_counts.sum()).tolist()
+    return SoftLabels(
+        rows=rows,
+        mean_confidence=total / max(rows, 1),
+        temperature=run.recipe.distill.temperature,
+        labels=[
+            LabelFraction(label, counts[label], counts[label] / max(rows, 1), labelled[index])
+            for index, label in enumerate(labels)
         ],
-        "confidence": [
-            {"low": n / BINS, "high": (n + 1) / BINS, "share": int(count) / max(rows, 1)}
-            for n, count in enumerate(bins)
-            if (n + 1) / BINS > 1 / len(labels)  # the surest label of a row cannot be less likely
+        confidence=[
+            ConfidenceBin(index / BINS, (index + 1) / BINS, int(count) / max(rows, 1))
+            for index, count in enumerate(bins)
+            if (index + 1) / BINS > 1 / len(labels)  # the likeliest label has at least 1 / |L|
         ],
-    }
+    )
 
 
-def unlabeled_ids(run: Run) -> list[Any] | None:
-    """The ids of the pile's rows, as the run wrote them."""
+def unlabeled_ids(run: RunRecord) -> list[Any] | None:
+    """The ids of the unlabelled rows, as the run wrote them with the soft labels."""
     import pyarrow.parquet as pq
 
-    file = run.folder / "labels.parquet"
-    return pq.read_table(file, columns=["id"]).column("id").to_pylist() if file.is_file() else None
+    path = run.folder / "labels.parquet"
+    return pq.read_table(path, columns=["id"]).column("id").to_pylist() if path.is_file() else None
 
 
-def label_next(run: Run, pile: Rows | None, taken: list[Rows], labelled: np.ndarray[Any, Any] | None) -> dict[str, Any]:
-    """The rows to label next, with what the members say of each; without the pile's texts, their ids alone."""
-    if not run.scorers:
-        return {"rows": []}
-    scores, weights = run.pile_scores, [member.weight for member in run.scorers]
-    found = disagreement_scores(scores, weights)
-    had = np.zeros(len(run.task.labels), dtype=np.int64) if labelled is None else labelled
-    free = np.arange(len(found.predicted)) if pile is None else free_rows(pile, taken)
-    chosen = choose(found, NEXT, free, had, pile)
-    picked = None if pile is None else pile.select(chosen)
-    ids = [known[place] for place in chosen] if picked is None and (known := unlabeled_ids(run)) else None
-    texts = None if picked is None else {field: picked.texts(field) for field in run.task.fields}
-    rows = []
-    for number, place in enumerate(chosen):
-        votes = Counter(run.task.labels[int(of_member[place].argmax())] for of_member in scores)
-        rows.append(
-            {
-                "id": picked.ids()[number] if picked is not None else ids[number] if ids else int(place),
-                "texts": [] if texts is None else [_cut(texts[field][number]) for field in run.task.fields],
-                "label": run.task.labels[int(found.predicted[place])],
-                "votes": votes.most_common(4),
-                "disagreement": float(found.disagreement[place]),
-                "uncertainty": float(found.uncertainty[place]),
-            }
+@dataclass(frozen=True)
+class NextRow:
+    """A row to label next, with the members' predictions."""
+
+    id: Any
+    texts: list[str]  # of the fields; empty where the rows cannot be read again
+    label: str  # the ensemble's prediction
+    votes: list[tuple[str, int]]  # label -> members
+    disagreement: float
+    uncertainty: float
+
+
+@dataclass(frozen=True)
+class NextRows:
+    """The rows to label next."""
+
+    rows: list[NextRow]
+    members: int = 0
+    mean_disagreement: float | None = None  # over all unlabelled rows
+    problem: str | None = None  # why the texts cannot be shown
+
+
+def label_next(
+    run: RunRecord, unlabeled: Rows | None, excluded: list[Rows], label_counts: NDArray[np.int64] | None
+) -> NextRows:
+    """The rows to label next; without the unlabelled rows' texts, their ids alone."""
+    if not run.scoring_members:
+        return NextRows([])
+    scores, weights = run.unlabeled_scores, [member.weight for member in run.scoring_members]
+    info = measure_informativeness(scores, weights)
+    counts = np.zeros(len(run.task.labels), dtype=np.int64) if label_counts is None else label_counts
+    eligible = np.arange(len(info.predicted)) if unlabeled is None else eligible_rows(unlabeled, excluded)
+    selected = select_rows(info, NEXT_ROWS, eligible, counts, unlabeled)
+    texts: list[list[str]] = [[] for _ in selected]
+    if unlabeled is not None:
+        selected_rows = unlabeled.select(selected)
+        ids = selected_rows.ids()
+        fields = [selected_rows.texts(field) for field in run.task.fields]
+        texts = [[_shorten(text) for text in values] for values in zip(*fields, strict=True)]
+    else:
+        all_ids = unlabeled_ids(run)
+        ids = [int(index) if all_ids is None else all_ids[index] for index in selected]
+    rows = [
+        NextRow(
+            id=row_id,
+            texts=row_texts,
+            label=run.task.labels[int(info.predicted[index])],
+            votes=Counter(run.task.labels[int(s[index].argmax())] for s in scores).most_common(4),
+            disagreement=float(info.disagreement[index]),
+            uncertainty=float(info.uncertainty[index]),
         )
-    return {"rows": rows, "members": len(scores), "disagreement": float(found.disagreement.mean())}
+        for index, row_id, row_texts in zip(selected, ids, texts, strict=True)
+    ]
+    return NextRows(rows, len(scores), float(info.disagreement.mean()))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= CHARACTERS else text[:CHARACTERS].rsplit(" ", 1)[0] + " ..."
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS].rsplit(" ", 1)[0] + " ..."

@@ -1,78 +1,70 @@
-"""Writing what a person looks at: `report.html` and the model card at the end of a run, and again when asked.
-
-In: a run's folder. Out: files in it, each written beside its place and renamed when whole.
-"""
+"""Writes `report.html` and the model card at the end of a run; implements `clozify report`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from clozify.data.rows import Rows
 from clozify.errors import RunError
 from clozify.report.card import write_card
-from clozify.report.compare import compared
-from clozify.report.findings import findings
-from clozify.report.numbers import comparable, keep_beside, main_line
+from clozify.report.compare import Comparison, compare_runs
+from clozify.report.findings import Findings, collect_findings
 from clozify.report.page import comparison_page, report_page
-from clozify.report.run import Run
-from clozify.runs.plan import Plan
+from clozify.report.run import RunRecord
+from clozify.report.scores import comparison_key, result_score, save_result
 from clozify.utils.atomic import atomic_write_text
 
 REPORT = "report.html"
 
 
-def write_run_report(plan: Plan, folder: Path) -> None:
-    """The end of every run: its report and the classifier's card; a fault in them does not undo the run."""
-    rows = {name: getattr(plan, name) for name in ("labeled", "unlabeled", "test", "dev")}
+def write_run_report(folder: Path, rows: Mapping[str, Rows | None], log: Callable[[str], None]) -> None:
+    """Write the report and the card at the end of a run; an error in them is logged and does not fail the run."""
     try:
         write_report(folder, rows=rows)
-    except OSError:  # a full disk, say, which the run itself tells of
+    except OSError:  # such as a full disk
         raise
     except Exception as error:
-        plan.say(
-            f"note: the report could not be written ({type(error).__name__}: {error}); the run is whole without it"
-        )
+        log(f"note: the report could not be written ({type(error).__name__}: {error}); the run itself is complete")
 
 
 def write_report(
     folder: str | Path,
     output: str | Path | None = None,
     baseline: str | Path | None = None,
-    rows: dict[str, Rows | None] | None = None,
-) -> tuple[Path, dict[str, Any]]:
-    """Write a run's report to `output`, or into its folder; returns where it is and what it says.
+    rows: Mapping[str, Rows | None] | None = None,
+) -> tuple[Path, Findings]:
+    """Write a run's report to `output`, by default into its folder; returns its path and its content.
 
-    `baseline` is another run whose result is to stand beside; `rows` are the run's, where they are in memory.
+    `baseline` is the folder of another run to compare with; `rows` are the run's rows, where they are in memory.
     """
-    run = Run(folder)
-    keep_beside(run)
+    run = RunRecord.load(folder)
+    save_result(run)
     if baseline is not None:
-        other = Run(baseline)
+        other = RunRecord.load(baseline)
         if other.method == run.method:
-            raise RunError(f"'{baseline}' is a run by {run.method} too; compare them with clozify report A B.")
-        if main_line(other) is None or comparable(other.described) != comparable(run.described):
+            raise RunError(f"'{baseline}' was trained by {run.method} too; compare them with clozify report A B.")
+        if result_score(other) is None or comparison_key(other) != comparison_key(run):
             raise RunError(
-                f"'{baseline}' cannot stand beside '{folder}': that takes the same fields, labels, labelled and test "
-                "rows."
+                f"'{baseline}' cannot be compared with '{folder}': both need the same fields, labels, labelled and "
+                "test rows."
             )
-        keep_beside(run, other)
-    found = findings(run, rows)
-    place = Path(output) if output is not None else run.folder / REPORT
-    _write(place, report_page(found))
-    write_card(run, found)
-    return place, found
+        save_result(run, other)
+    findings = collect_findings(run, rows)
+    path = Path(output) if output is not None else run.folder / REPORT
+    _write(path, report_page(findings))
+    write_card(run, findings)
+    return path, findings
 
 
-def write_comparison(folders: Sequence[str | Path], output: str | Path) -> dict[str, Any]:
-    """Write a page with several runs side by side; returns what it says."""
-    found = compared([Run(folder) for folder in folders])
-    _write(Path(output), comparison_page(found))
-    return found
+def write_comparison(folders: Sequence[str | Path], output: str | Path) -> Comparison:
+    """Write a page that compares several runs; returns its content."""
+    comparison = compare_runs([RunRecord.load(folder) for folder in folders])
+    _write(Path(output), comparison_page(comparison))
+    return comparison
 
 
-def _write(place: Path, text: str) -> None:
-    if not place.parent.is_dir():
-        raise RunError(f"The report cannot be written to '{place}': the folder '{place.parent}' does not exist.")
-    atomic_write_text(place, text)
+def _write(path: Path, text: str) -> None:
+    if not path.parent.is_dir():
+        raise RunError(f"The report cannot be written to '{path}': the folder '{path.parent}' does not exist.")
+    atomic_write_text(path, text)

@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.report.terminal import percent
+from clozify.report.format import percent
 from clozify.studio.draft import split
 from clozify.studio.preview import Look, Split
 

@@ -6,7 +6,7 @@ from datasets import Dataset
 
 from clozify.config.task import parse_task
 from clozify.data.rows import Rows
-from clozify.report.active_learning import choose, disagreement_scores, free_rows
+from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
 
 TASK = parse_task('name = "t"\nfields = ["text"]\npatterns = ["{mask} {text}"]\n[labels]\na = "x"\nb = "y"\n')
 
@@ -18,49 +18,51 @@ def rows_of(*texts: str) -> Rows:
 def test_members_that_say_the_same_do_not_disagree_however_unsure_they_are():
     """Uncertainty taken for disagreement would call every hard row a fault of the patterns."""
     scores = np.array([[0.0, 0.0], [9.0, 0.0]], dtype=np.float32)
-    found = disagreement_scores([scores, scores], [1.0, 2.0])
-    assert found.disagreement == pytest.approx([0, 0], abs=1e-9)
-    assert found.uncertainty == pytest.approx([1, 0], abs=0.01)
+    info = measure_informativeness([scores, scores], [1.0, 2.0])
+    assert info.disagreement == pytest.approx([0, 0], abs=1e-9)
+    assert info.uncertainty == pytest.approx([1, 0], abs=0.01)
 
 
 def test_sure_members_that_contradict_each_other_disagree_fully():
-    found = disagreement_scores([np.array([[20.0, 0.0]], np.float32), np.array([[0.0, 20.0]], np.float32)], [1.0, 1.0])
-    assert found.disagreement == pytest.approx([1], abs=1e-6)
+    info = measure_informativeness(
+        [np.array([[20.0, 0.0]], np.float32), np.array([[0.0, 20.0]], np.float32)], [1.0, 1.0]
+    )
+    assert info.disagreement == pytest.approx([1], abs=1e-6)
 
 
 def test_one_member_is_enough_for_a_choice():
     scores = np.array([[5.0, 0.0], [0.1, 0.0], [0.0, 5.0]], dtype=np.float32)
-    found = disagreement_scores([scores], [1.0])
-    assert not found.disagreement.any()
-    assert choose(found, 1, np.arange(3), np.zeros(2, np.int64)).tolist() == [1]
+    info = measure_informativeness([scores], [1.0])
+    assert not info.disagreement.any()
+    assert select_rows(info, 1, np.arange(3), np.zeros(2, np.int64)).tolist() == [1]
 
 
 def test_a_label_with_few_rows_is_served_first():
     """Without balance, a label that the models confuse most would take all of the work."""
     scores = np.array([[0.1, 0.0]] * 8 + [[0.0, 3.0]] * 4, dtype=np.float32)
-    found = disagreement_scores([scores], [1.0])
-    chosen = choose(found, 4, np.arange(12), np.array([3, 0]))
-    assert found.predicted[chosen].tolist() == [1, 1, 1, 0]
+    info = measure_informativeness([scores], [1.0])
+    chosen = select_rows(info, 4, np.arange(12), np.array([3, 0]))
+    assert info.predicted[chosen].tolist() == [1, 1, 1, 0]
 
 
 def test_rows_that_are_worded_alike_are_not_chosen_together():
-    pile = rows_of("a printer driver for inkjets", "a printer driver for lasers", "chess against a strong engine")
+    unlabeled = rows_of("a printer driver for inkjets", "a printer driver for lasers", "chess against a strong engine")
     scores = np.array([[0.0, 0.0], [0.1, 0.0], [0.9, 0.0]], dtype=np.float32)
-    found = disagreement_scores([scores], [1.0])
-    free = np.arange(3)
-    assert choose(found, 2, free, np.zeros(2, np.int64), pile).tolist() == [0, 2]
-    assert choose(found, 2, free, np.zeros(2, np.int64)).tolist() == [0, 1]
+    info = measure_informativeness([scores], [1.0])
+    eligible = np.arange(3)
+    assert select_rows(info, 2, eligible, np.zeros(2, np.int64), unlabeled).tolist() == [0, 2]
+    assert select_rows(info, 2, eligible, np.zeros(2, np.int64)).tolist() == [0, 1]
 
 
 def test_as_many_rows_are_chosen_as_are_asked_for_whatever_the_labels():
     scores = np.random.default_rng(0).normal(loc=[4, 0], size=(300, 2)).astype(np.float32)  # all of one label
-    found = disagreement_scores([scores], [1.0])
-    chosen = choose(found, 120, np.arange(300), np.zeros(2, np.int64))
+    info = measure_informativeness([scores], [1.0])
+    chosen = select_rows(info, 120, np.arange(300), np.zeros(2, np.int64))
     assert len(set(chosen.tolist())) == 120
-    assert len(choose(found, 9, np.array([], np.int64), np.zeros(2, np.int64))) == 0
+    assert len(select_rows(info, 9, np.array([], np.int64), np.zeros(2, np.int64))) == 0
 
 
 def test_labelled_repeated_and_empty_rows_are_not_free():
     """A row that is labelled already, or labelled twice, is work for nothing."""
-    pile = rows_of("one", "two", "one", "", "three")
-    assert free_rows(pile, [rows_of("two")]).tolist() == [0, 4]
+    unlabeled = rows_of("one", "two", "one", "", "three")
+    assert eligible_rows(unlabeled, [rows_of("two")]).tolist() == [0, 4]

@@ -1,4 +1,4 @@
-"""The report's page from hand-made run folders: any number of labels, any text, no test set, no pile."""
+"""The report's page from hand-made run folders: any number of labels, any text, no test set, no unlabelled rows."""
 
 import json
 import re
@@ -14,9 +14,10 @@ from clozify.config.recipe import Recipe
 from clozify.config.task import Task
 from clozify.errors import ClozifyError
 from clozify.metrics import basic_metrics, detailed_metrics
-from clozify.report.findings import findings
-from clozify.report.page import duration, report_page
-from clozify.report.run import Run
+from clozify.report.findings import collect_findings
+from clozify.report.format import duration
+from clozify.report.page import report_page
+from clozify.report.run import RunRecord
 from clozify.report.write import write_comparison, write_report
 from clozify.runs.folder import hash_key
 
@@ -41,7 +42,12 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
         (place / "member.json").write_text(json.dumps({"seconds": 2.0, "training_seconds": 1.5}))
         members.append({"member": place.name, "pair": pair.name, "seed": 1, "weight": 0.5})
         each.append(
-            {"pair": pair.name, "seed": 1, **basic_metrics(truth, scores.argmax(axis=1), len(names)).model_dump()}
+            {
+                "pair": pair.name,
+                "seed": 1,
+                "job": f"members/{place.name}",
+                **basic_metrics(truth, scores.argmax(axis=1), len(names)).model_dump(),
+            }
         )
     shares = softmax(shared, axis=-1)
     frame = {"id": range(rows), "label": [names[n] for n in shares.argmax(axis=1)]}
@@ -55,48 +61,50 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
     }  # fmt: skip
     described = json.loads(json.dumps(described))
     metrics = {"warnings": [], "rows": kinds, "run": hash_key(**described), "method": method}
+    metrics |= {"task": task.name, "model": "builtin", "recipe": "paper"}
     metrics["untrained"] = {"accuracy_on_labeled": [0.5] * pairs, "job": "before"}
     (folder / "untrained" / "before").mkdir(parents=True)
     (folder / "untrained" / "before" / "untrained.json").write_text('{"seconds": 1.0}')
     if tested:
         found = [basic_metrics(truth, truth, len(names)).model_dump()] * pairs
-        metrics["unsupervised"] = {"accuracy": 0.5, "macro_f1": 0.5, "pairs": found}
-        of_pairs = {line["pair"]: line for line in each}
-        metrics["members"] = {"accuracy": 0.5, "macro_f1": 0.4, "min": 0.4, "max": 0.6, "each": each, "pairs": of_pairs}
+        metrics["unsupervised"] = {"accuracy": 0.5, "macro_f1": 0.5, "best": 1.0, "pairs": found}
+        pair_metrics = {line["pair"]: {key: line[key] for key in ("accuracy", "macro_f1")} for line in each}
+        metrics["members"] = {"accuracy": 0.5, "macro_f1": 0.4, "min": 0.4, "max": 0.6}
+        metrics["members"] |= {"each": each, "pairs": pair_metrics}
         metrics["ensemble"] = detailed_metrics(truth, shares, names).model_dump()
     (folder / "run.json").write_text(json.dumps(described))
     (folder / "ensemble.json").write_text(json.dumps({"weights": members}))
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    return Run(folder)
+    return RunRecord.load(folder)
 
 
 @pytest.mark.parametrize("labels", [2, 20, 21, 150])
 def test_a_page_stays_readable_with_any_number_of_labels(tmp_path, labels):
     """150 labels as a matrix are 22,500 cells that nobody can read and a phone cannot show."""
-    page = report_page(findings(made(tmp_path, labels)))
+    page = report_page(collect_findings(made(tmp_path, labels)))
     assert ('aria-label="Confusion matrix"' in page) == (labels <= 20)
     assert ("most often confused" in page) or labels <= 20
     assert len(page) < 250_000
 
 
 def test_what_comes_from_data_cannot_become_markup(tmp_path):
-    """A row of the pile is anybody's text; in a page that colleagues open it would run as theirs."""
+    """An unlabelled row is anybody's text; in a page that colleagues open it would run as theirs."""
     evil = "<script>alert(1)</script>\"'&"
     run = made(tmp_path, names=[evil, "b", "مرحبا"], text=evil)
-    run.metrics["warnings"].append(evil)
-    page = report_page(findings(run))
+    run.metrics.warnings.append(evil)
+    page = report_page(collect_findings(run))
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert "<bdi>مرحبا</bdi>" in page or 'dir="auto">مرحبا' in page
 
 
 def test_a_page_needs_nothing_from_outside(tmp_path):
-    page = report_page(findings(made(tmp_path)))
+    page = report_page(collect_findings(made(tmp_path)))
     assert not re.search(r"https?:|<script|<link|<img|src=|@import|url\(", page)
 
 
 def test_every_drawing_and_every_table_that_scrolls_has_a_text(tmp_path):
-    page = report_page(findings(made(tmp_path)))
+    page = report_page(collect_findings(made(tmp_path)))
     drawings = re.findall(r"<svg[^>]*>", page)
     assert drawings
     assert all('aria-label="' in drawing and 'role="img"' in drawing for drawing in drawings)
@@ -105,32 +113,32 @@ def test_every_drawing_and_every_table_that_scrolls_has_a_text(tmp_path):
 
 def test_a_pattern_that_agrees_with_no_other_is_pointed_out(tmp_path):
     """Without a test set there is no other sign of a pattern that asks the wrong question."""
-    found = findings(made(tmp_path, pairs=4, odd=2, tested=False))["agreement"]
-    assert found["apart"] == ["p3"]
-    matrix = np.array(found["matrix"])
+    agreement = collect_findings(made(tmp_path, pairs=4, odd=2, tested=False)).agreement
+    assert agreement.outliers == ["p3"]
+    matrix = np.array(agreement.matrix)
     assert np.allclose(matrix, matrix.T)
-    assert found["means"][2] < min(found["means"][n] for n in (0, 1, 3))
+    assert agreement.means[2] < min(agreement.means[n] for n in (0, 1, 3))
 
 
 def test_without_a_test_set_the_page_says_so_and_shows_the_rest(tmp_path):
-    page = report_page(findings(made(tmp_path, tested=False)))
-    assert "There were no test rows" in page
+    page = report_page(collect_findings(made(tmp_path, tested=False)))
+    assert "The run had no test rows" in page
     assert 'id="agreement"' in page
     assert 'id="numbers"' not in page
 
 
 def test_rows_that_cannot_be_read_again_are_shown_by_id_with_the_reason(tmp_path):
-    found = findings(made(tmp_path))["next"]
-    assert len(found["rows"]) == 10
-    assert all(row["texts"] == [] for row in found["rows"])
-    assert "does not exist" in found["problem"]
+    following = collect_findings(made(tmp_path)).next
+    assert len(following.rows) == 10
+    assert all(row.texts == [] for row in following.rows)
+    assert "does not exist" in following.problem
 
 
 def test_seconds_are_those_of_the_jobs_whenever_they_were_done(tmp_path):
     """A resumed run that counted its last start alone would promise others a run in minutes."""
-    costs = findings(made(tmp_path, pairs=4))["costs"]
-    assert [stage["seconds"] for stage in costs["stages"]] == [1.0, 8.0]
-    assert costs["total"] == 9.0
+    costs = collect_findings(made(tmp_path, pairs=4)).costs
+    assert [stage.seconds for stage in costs.stages] == [1.0, 8.0]
+    assert costs.total == 9.0
     assert [duration(s) for s in (None, 1.23, 59.6, 61, 3600, 7500)] == [
         "not recorded", "1.2 s", "60 s", "1 min 01 s", "1 h 00 min", "2 h 05 min",
     ]  # fmt: skip
@@ -138,8 +146,9 @@ def test_seconds_are_those_of_the_jobs_whenever_they_were_done(tmp_path):
 
 def test_a_run_that_was_started_again_and_has_not_finished_is_not_reported(tmp_path):
     """The numbers of one run under the settings of another would be believed."""
-    run = made(tmp_path)
-    (tmp_path / "run.json").write_text(json.dumps(run.described | {"method": "ipet"}))
+    made(tmp_path)
+    described = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(described | {"method": "ipet"}))
     with pytest.raises(ClozifyError, match="has not finished"):
         write_report(tmp_path)
     (tmp_path / "metrics.json").unlink()
@@ -159,12 +168,12 @@ def test_runs_measured_on_other_rows_are_not_set_against_each_other(tmp_path):
     metrics = json.loads((tmp_path / "b" / "metrics.json").read_text()) | {"run": hash_key(**described)}
     (tmp_path / "b" / "metrics.json").write_text(json.dumps(metrics))
     found = write_comparison([tmp_path / name for name in "abc"], tmp_path / "page.html")
-    assert [run["difference"] is None for run in found["runs"]] == [True, True, False]
-    assert any("same test rows" in note for note in found["notes"])
+    assert [run.difference is None for run in found.runs] == [True, True, False]
+    assert any("same test rows" in note for note in found.notes)
     described["method"] = "supervised"
     (tmp_path / "b" / "run.json").write_text(json.dumps(described))
     (tmp_path / "b" / "metrics.json").write_text(json.dumps(metrics | {"run": hash_key(**described)}))
-    with pytest.raises(ClozifyError, match="cannot stand beside"):
+    with pytest.raises(ClozifyError, match="cannot be compared"):
         write_report(tmp_path / "a", baseline=tmp_path / "b")
     assert (tmp_path / "page.html").read_text().count("<section") >= 2
 

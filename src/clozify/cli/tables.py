@@ -1,0 +1,236 @@
+"""Tables that the commands print for people; programs take `--json`.
+
+What `clozify train` and `clozify report` print about finished runs is in `clozify.report.terminal`.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from clozify.config.task import Task
+from clozify.report.format import percent, rough_duration
+from clozify.report.terminal import metrics_table, show_warnings
+
+
+def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
+    """Print the shipped tasks, one a line."""
+    table = Table("task", "fields", "labels", "pairs", "question", box=None, pad_edge=False)
+    for task in tasks:
+        table.add_row(
+            task["name"],
+            ", ".join(task["fields"]),
+            str(len(task["labels"])),
+            str(task["pairs"]),
+            Text(task["description"]),
+        )
+    console.print(table)
+
+
+def show_check(console: Console, result: dict[str, Any]) -> None:
+    """Print a task, each pattern as the model reads it, each label's tokens, and the problems."""
+    labels = ", ".join(result["labels"])
+    console.print(Text.assemble(("Task ", "bold"), (result["task"], "bold cyan"), f": {result['description']}"))
+    console.print(
+        Text(
+            f"Fields: {', '.join(result['fields'])}. {len(result['labels'])} labels: {labels}. "
+            f"Metric: {result['metric']}. Model: {result['model']}."
+        )
+    )
+    if result["rows"] is not None:
+        counts = result["rows_per_label"]
+        per_label = "" if not counts else ": " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        console.print(Text(f"Data: {result['data']}, {result['rows']:,} rows{per_label}."))
+    patterns = _without_pair_names(result["patterns"])
+    same_words = all(pattern["pairs"] == patterns[0]["pairs"] for pattern in patterns)
+    if same_words and patterns:
+        _show_tokens(console, patterns[0], "words")
+    for index, pattern in enumerate(patterns, start=1):
+        console.print()
+        console.print(Text.assemble((f"Pattern {index}  ", "bold"), (pattern["pattern"], "cyan")))
+        if not same_words:
+            _show_tokens(console, pattern, "words of this pattern")
+        for row, label in zip_longest(pattern["rows"], result["first_labels"]):
+            _show_detail(console, "the model reads", _excerpt(row["read_as"], result["mask"]))
+            for pair, answer in zip(pattern["pairs"], row["answers"], strict=True):
+                likeliest = sorted(answer.items(), key=lambda item: -item[1])[:3]
+                probabilities = ", ".join(f"{name} {percent(probability)}%" for name, probability in likeliest)
+                truth = f" (true label: {label})" if label else ""
+                _show_detail(console, f"the model answers{_verbalizer_name(pair)}", probabilities + truth)
+        _show_detail(console, "likeliest words of all", ", ".join(pattern["own_answers"]))
+    console.print()
+    show_warnings(console, result["warnings"])
+    if result["problems"]:
+        for problem in result["problems"]:
+            console.print(Text.assemble(("problem: ", "bold red"), problem))
+    else:
+        console.print(Text("No problems found.", style="green"))
+
+
+def _without_pair_names(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The patterns without the names of their pairs, so that equal words compare as equal."""
+    return [{**pattern, "pairs": [{**pair, "pair": ""} for pair in pattern["pairs"]]} for pattern in patterns]
+
+
+def _show_detail(console: Console, name: str, text: str) -> None:
+    console.print(Padding(Text.assemble((f"{name}  ", "dim"), text), (0, 0, 0, 2), expand=False))
+
+
+def _verbalizer_name(pair: dict[str, Any]) -> str:
+    return f" ({pair['verbalizer']})" if pair["verbalizer"] else ""
+
+
+def _show_tokens(console: Console, pattern: dict[str, Any], name: str) -> None:
+    for pair in pattern["pairs"]:
+        words = (
+            f"{label} = " + " | ".join(f"{token['token']} ({token['id']})" for token in tokens)
+            for label, tokens in pair["words"].items()
+        )
+        _show_detail(console, name + _verbalizer_name(pair), ", ".join(words))
+
+
+def _excerpt(text: str, mask: str, length: int = 400) -> str:
+    """The part of a long text around the mask."""
+    if len(text) <= length:
+        return text
+    start = max(0, min(text.find(mask) - length // 2, len(text) - length))
+    return ("... " if start else "") + text[start : start + length] + (" ..." if start + length < len(text) else "")
+
+
+def show_zero_shot(console: Console, result: dict[str, Any], examples: list[tuple[str, str, str, float]]) -> None:
+    """Print the accuracy of each pair and of the ensemble; without labels, the first predictions."""
+    if "accuracy" in result:
+        table = metrics_table("pattern")
+        scores = result["accuracy"], result["macro_f1"]
+        for pair, *values in zip(result["pairs"], *(score["patterns"] for score in scores), strict=True):
+            name = pair["pattern"] + (f"  ({pair['verbalizer']})" if pair["verbalizer"] else "")
+            table.add_row(Text(name), *map(percent, values))
+        table.add_row()
+        for key, name in (("mean", "mean of the patterns"), ("best", "best pattern"), ("ensemble", "ensemble")):
+            table.add_row(Text(name, style="bold"), *(percent(score[key]) for score in scores))
+        console.print(table)
+    else:
+        table = Table("id", "text", "prediction", "probability", box=None, pad_edge=False)
+        for row_id, text, label, probability in examples:
+            table.add_row(escape(row_id), Text(text), escape(label), percent(probability))
+        console.print(table)
+        if result["rows"] > len(examples):
+            console.print(Text(f"... the first {len(examples)} of {result['rows']:,} rows", style="dim"))
+    counts = ", ".join(f"{label} {count:,}" for label, count in result["predicted"].items())
+    console.print(Text(f"Predicted by the ensemble: {counts}."))
+    show_warnings(console, result["warnings"])
+    if result["output"]:
+        console.print(Text(f"Predictions are in {result['output']}."))
+
+
+def show_words(console: Console, result: dict[str, Any]) -> None:
+    """Print each label's words, best first, with their scores; words of the task file are marked."""
+    table = Table("label", "words, with their score in points", box=None, pad_edge=False)
+    for label, words in result["labels"].items():
+        line = Text()
+        for word in words:
+            line.append(", " if line else "")
+            line.append(word["word"], style="bold" if word["given"] else "cyan")
+            score = "" if word["score"] is None else f" {100 * word['score']:.0f}"
+            line.append(score + (" (from the task file)" if word["given"] else ""), style="dim")
+        table.add_row(Text(label), line)
+    console.print(table)
+    console.print(
+        Text(
+            f"{result['candidates']:,} candidate words, {result['rows']:,} rows, {len(result['patterns'])} patterns. "
+            "A word's score is the label's mean probability with that word on rows of the label, minus its mean on all "
+            "other rows."
+        )
+    )
+    show_warnings(console, result["warnings"])
+    if result["output"]:
+        console.print(Text(f"The task with these words is in {result['output']}; delete the words that do not fit."))
+
+
+def show_examples(console: Console, task: Task) -> None:
+    """Print a task's description, patterns and words."""
+    console.print(Text.assemble(("Task ", "bold"), (task.name, "bold cyan"), f": {task.description}"))
+    for pattern in task.patterns:
+        console.print(Padding(Text(pattern, style="cyan"), (0, 0, 0, 2), expand=False))
+    (verbalizer, *_) = task.verbalizers
+    words = ", ".join(" or ".join(words) for words in verbalizer.words.values())
+    console.print(Text(f"{{mask}} is one of: {words}."))
+    console.print()
+
+
+def show_demo(console: Console, result: dict[str, Any]) -> None:
+    """Print the demo's runs in one table, and how to use the classifier."""
+    rows, pet = result["rows"], result["pet"]
+    table = metrics_table(f"on {rows['test']:,} test rows")
+    lines = [
+        ("patterns before training, mean", pet["unsupervised"]),
+        (f"supervised training on {rows['labeled']} labelled rows", result["supervised"]["supervised"]),
+        (f"PET: classifier trained on {rows['unlabeled']:,} rows labelled by the patterns", pet["classifier"]),
+        (f"PET's ensemble: {len(pet['members']['pairs'])} trained patterns", pet["ensemble"]),
+        ("iPET's ensemble: patterns trained on each other's labels", result["ipet"]["ensemble"]),
+    ]
+    for name, metrics in lines:
+        table.add_row(name, percent(metrics["accuracy"]), percent(metrics["macro_f1"]))
+    console.print()
+    console.print(table)
+    gain = 100 * (pet["classifier"]["accuracy"] - result["supervised"]["supervised"]["accuracy"])
+    console.print(Text(f"PET against supervised training on the same labels: {gain:+.1f} points of accuracy."))
+    run = f"{result['output']}/pet"
+    console.print(Text(f"The run is in {run}, its report in {run}/report.html. To use its classifier:"))
+    console.print(Text(f"  clozify predict {run} --data builtin:test"), soft_wrap=True)
+
+
+def show_evaluation(console: Console, result: dict[str, Any]) -> None:
+    """Print each label's precision, recall and F1, then the overall metrics."""
+    table = Table("label", box=None, pad_edge=False)
+    for name in ("precision", "recall", "F1", "rows"):
+        table.add_column(name, justify="right")
+    for label, metrics in result["labels"].items():
+        fractions = (percent(metrics[name]) for name in ("precision", "recall", "f1"))
+        table.add_row(Text(label), *fractions, f"{metrics['rows']:,}")
+    console.print(table)
+    console.print(
+        Text(
+            f"Accuracy {percent(result['accuracy'])}, macro-F1 {percent(result['macro_f1'])}, calibration error "
+            f"{percent(result['calibration_error'])}, on {result['rows']:,} rows."
+        )
+    )
+    show_warnings(console, result["warnings"])
+
+
+def show_plan(console: Console, cost: dict[str, Any]) -> None:
+    """Print the estimated cost of a run."""
+    if cost["members"]:
+        console.print(
+            f"{cost['members']} members: {cost['steps_a_member']:,} fine-tuning steps and "
+            f"{cost['rows_to_score_a_member']:,} rows to score for each."
+        )
+    if cost.get("rows_to_augment"):
+        console.print(f"{cost['rows_to_augment']:,} texts to augment.")
+    if cost["classifiers"]:
+        console.print(f"{cost['classifiers']} classifiers: {cost['steps_a_classifier']:,} training steps for each.")
+    needed = rough_duration(cost["seconds"])
+    console.print(f"About {needed} on this machine and {cost['disk_mib']:,.0f} MiB on disk.")
+    if "why" in cost:
+        console.print(f"{cost['why'].capitalize()}; the time assumes one at a time.")
+
+
+def show_suggestions(console: Console, result: dict[str, Any]) -> None:
+    """Print the rows to label next, and how to use the file."""
+    table = Table("id", "text", "predicted label", box=None, pad_edge=False)
+    for row in result["rows"]:
+        table.add_row(Text(str(row["id"])), Text(row["text"][:80]), Text(row["prediction"]))
+    console.print(table)
+    show_warnings(console, result["warnings"])
+    console.print(
+        Text(
+            f"{len(result['rows'])} rows are in {result['output']}: fill in the column '{result['label']}' and pass "
+            "the file to --labeled. Rows left empty are ignored."
+        )
+    )

@@ -1,0 +1,242 @@
+"""A run's scores on the test rows: of each stage, of other methods on the same rows, of each pattern and each label."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from clozify.metrics import Evaluation, LabelMetrics
+from clozify.report.run import METHOD_NAMES, RunRecord
+from clozify.runs.metrics import ClassifierMetrics, MembersMetrics, UnsupervisedMetrics
+from clozify.utils.atomic import atomic_write_text
+
+MATRIX_LABELS = 20  # the most labels or pairs shown as a matrix; with more, only the most notable are listed
+DISTILLATION_GAP = 0.03  # a classifier this much below its ensemble is pointed out
+RESULTS = "results"  # folder with the score of every method that was trained in the run's folder
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy and macro-F1 of one stage or method, with their spread over seeds or patterns."""
+
+    name: str
+    accuracy: float
+    macro_f1: float
+    result: bool = False  # whether it is the run's result
+    accuracy_std: float | None = None
+    macro_f1_std: float | None = None
+    low: float | None = None  # accuracy of the worst pattern or training
+    high: float | None = None
+    spread: str | None = None  # what `low` and `high` range over
+    calibration_error: float | None = None
+    method: str | None = None  # of another method's result
+
+
+def stage_scores(run: RunRecord) -> list[Score]:
+    """The score of every stage from the untrained patterns to the result, then those of other methods."""
+    if "test" not in run.inputs.data:
+        return []
+    names = {
+        "unsupervised": "patterns before training, mean",
+        "members": "trained patterns, mean",
+        "ensemble": "ensemble",
+        "classifier": f"classifier ({METHOD_NAMES[run.method]})",
+        **{key: f"classifier ({METHOD_NAMES[key]})" for key in ("supervised", "uda", "mixtext")},
+    }
+    scores = []
+    for key, name in names.items():
+        score = _score(getattr(run.metrics, key), name)
+        if score is not None:
+            scores.append(replace(score, result=key == run.result_key))
+    return scores + other_method_scores(run)
+
+
+def _score(
+    metrics: UnsupervisedMetrics | MembersMetrics | Evaluation | ClassifierMetrics | None, name: str
+) -> Score | None:
+    if metrics is None or metrics.accuracy is None or metrics.macro_f1 is None:
+        return None
+    score = Score(name, metrics.accuracy, metrics.macro_f1)
+    if isinstance(metrics, UnsupervisedMetrics):
+        accuracies = [pair.accuracy for pair in metrics.pairs]
+        return replace(score, low=min(accuracies), high=max(accuracies), spread="patterns")
+    if isinstance(metrics, MembersMetrics):
+        return replace(score, low=metrics.min, high=metrics.max, spread="patterns")
+    score = replace(score, calibration_error=metrics.calibration_error)
+    if isinstance(metrics, ClassifierMetrics) and len(each := metrics.accuracy_each or []) > 1:
+        score = replace(score, accuracy_std=metrics.accuracy_std, macro_f1_std=metrics.macro_f1_std)
+        score = replace(score, low=min(each), high=max(each), spread=f"{len(each)} trainings")
+    return score
+
+
+def result_score(run: RunRecord) -> Score | None:
+    """The score of the run's result; None without test rows."""
+    return next((score for score in stage_scores(run) if score.result), None)
+
+
+def comparison_key(run: RunRecord) -> dict[str, Any]:
+    """What must be equal for the scores of two runs to be compared: labels, fields, labelled and test rows."""
+    texts = {name: run.inputs.data[name].texts for name in ("labeled", "test") if name in run.inputs.data}
+    return {"labels": list(run.task.labels), "fields": list(run.task.fields), "rows": texts}
+
+
+def save_result(run: RunRecord, other: RunRecord | None = None) -> None:
+    """Write the score of a run, or of another one, into the run's folder, where reports of other methods find it."""
+    source = other or run
+    score = result_score(source)
+    if score is None:
+        return
+    line = {name: value for name, value in asdict(score).items() if value is not None}
+    content = {"line": line, "recipe": source.recipe.name, **comparison_key(source)}
+    path = run.folder / RESULTS / f"{source.method}.json"
+    path.parent.mkdir(exist_ok=True)
+    atomic_write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def other_method_scores(run: RunRecord) -> list[Score]:
+    """The results of other methods in this folder, where the labelled and test rows are the same."""
+    key = comparison_key(run)
+    scores = []
+    for method, name in METHOD_NAMES.items():
+        path = run.folder / RESULTS / f"{method}.json"
+        if method == run.method or not path.is_file():
+            continue
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if all(content[part] == key[part] for part in key):
+            line = {part: value for part, value in content["line"].items() if part in Score.__dataclass_fields__}
+            scores.append(Score(**line | {"name": f"for comparison: {name}", "result": False, "method": method}))
+    return scores
+
+
+def conclusions(run: RunRecord, result: Score | None) -> list[str]:
+    """Sentences that compare the result with other methods and with its own ensemble."""
+    if result is None:
+        return []
+    sentences = []
+    for other in other_method_scores(run):
+        points = 100 * (result.accuracy - other.accuracy)
+        difference = f"{abs(points):.1f} points {'above' if points > 0 else 'below'} that"
+        difference = difference if abs(points) >= 0.05 else "on a par"
+        name = METHOD_NAMES[other.method or ""]
+        sentences.append(
+            f"For comparison: {name} reaches an accuracy of {100 * other.accuracy:.1f} with the same labelled rows; "
+            f"this run is {difference}."
+        )
+    ensemble = run.metrics.ensemble
+    if run.result_key == "classifier" and ensemble and ensemble.accuracy - result.accuracy > DISTILLATION_GAP:
+        gap = 100 * (ensemble.accuracy - result.accuracy)
+        sentences.append(
+            f"The classifier is {gap:.1f} points less accurate than the ensemble that labelled its training rows: "
+            "train it for more steps (distill.max_steps), or on more unlabelled rows."
+        )
+    return sentences
+
+
+def margin_of_error(run: RunRecord, score: Score | None) -> float | None:
+    """Half the width of an accuracy's 95% confidence interval, given the number of test rows."""
+    rows = run.metrics.rows.get("test")
+    if score is None or not rows:
+        return None
+    return 1.96 * math.sqrt(score.accuracy * (1 - score.accuracy) / rows)
+
+
+@dataclass(frozen=True)
+class PatternScore:
+    """One pair: its wording, its accuracy before and after training, and its fraction of the ensemble's weights."""
+
+    pair: str
+    pattern: str
+    verbalizer: str
+    weight: float
+    before_on_labelled: float | None = None
+    before: float | None = None  # on the test rows, as all that follow
+    after: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def pattern_scores(run: RunRecord) -> list[PatternScore]:
+    """Every pair of a PET or iPET run."""
+    if run.method not in ("pet", "ipet"):
+        return []
+    untrained, unsupervised, trained = run.metrics.untrained, run.metrics.unsupervised, run.metrics.members
+    on_labeled = untrained.accuracy_on_labeled if untrained else None
+    total = sum(member.weight for member in run.members)
+    scores = []
+    for index, pair in enumerate(run.task.pairs):
+        weights = [member.weight for member in run.members if member.pair == pair.name]
+        weight = sum(weights) / total if total else len(weights) / max(1, len(run.members))
+        score = PatternScore(pair.name, pair.pattern.text, pair.verbalizer.name, weight)
+        if on_labeled:
+            score = replace(score, before_on_labelled=on_labeled[index])
+        if unsupervised:
+            score = replace(score, before=unsupervised.pairs[index].accuracy)
+        if trained:
+            each = [member.accuracy for member in trained.each if member.pair == pair.name]
+            score = replace(score, after=float(np.mean(each)), low=min(each), high=max(each))
+        scores.append(score)
+    return scores
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """One label's precision, recall and F1 on the test rows."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class ConfusedLabels:
+    """How many test rows of one label were predicted as another."""
+
+    true: str
+    predicted: str
+    rows: int
+    total: int  # test rows with the true label
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """The result's confusion matrix and the scores of its labels; of many labels only the worst."""
+
+    labels: list[str]
+    matrix: list[list[int]] | None  # [true label][predicted label]; None with many labels
+    fractions: list[list[float]] | None  # of the true label's rows
+    worst: list[ConfusedLabels]
+    label_scores: list[LabelScore]
+    truncated: bool
+
+
+def confusion(run: RunRecord) -> Confusion | None:
+    """What the result confuses; None without test rows."""
+    result = run.result
+    if result is None or result.confusion is None or result.labels is None:
+        return None
+    matrix, labels = np.array(result.confusion), list(run.task.labels)
+    totals = matrix.sum(axis=1)
+    wrong = matrix - np.diag(np.diag(matrix))
+    cells = [divmod(int(i), len(labels)) for i in np.argsort(-wrong, axis=None, kind="stable")[:MATRIX_LABELS]]
+    worst = [
+        ConfusedLabels(labels[true], labels[predicted], int(wrong[true, predicted]), int(totals[true]))
+        for true, predicted in cells
+        if wrong[true, predicted] > 0
+    ]
+    label_scores = [_label_score(label, result.labels[label]) for label in labels]
+    truncated = len(labels) > MATRIX_LABELS
+    if truncated:
+        label_scores = sorted(label_scores, key=lambda score: score.f1)[:MATRIX_LABELS]
+        return Confusion(labels, None, None, worst, label_scores, truncated)
+    fractions = (matrix / np.maximum(totals, 1)[:, None]).tolist()
+    return Confusion(labels, matrix.tolist(), fractions, worst, label_scores, truncated)
+
+
+def _label_score(label: str, metrics: LabelMetrics) -> LabelScore:
+    return LabelScore(label, metrics.precision, metrics.recall, metrics.f1, metrics.rows)

@@ -1,4 +1,4 @@
-"""The studio as a person uses it: the command, and headless Chromium on the page that it prints."""
+"""The studio in headless Chromium, from the command to a trained classifier."""
 
 import os
 import re
@@ -15,6 +15,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 if CHROMIUM is None:
     pytest.skip("there is no Chromium here to drive the studio with; install one", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.slow
 SOON, LATER = 30_000, 120_000  # milliseconds: an answer; a run
 
 
@@ -74,17 +75,17 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_pat
     """Each part may work and the page still not: a field that is not read, an answer that is never drawn."""
     assert "key=" not in page.url
     page.locator("input[type=file]").set_input_files(files / "pile.csv")
-    page.get_by_text("pile.csv: 50 rows with text.").wait_for()
+    page.get_by_text("pile.csv: 50 rows with the columns text.").wait_for()
 
     field(page, "Pattern 1").fill("It was {mask}")
     page.get_by_text("uses no field").wait_for()
     field(page, "Pattern 1").fill("It was {mask}. {text}")
-    page.get_by_text("The model would say").wait_for()
+    page.get_by_text("The model's own words").wait_for()
     page.get_by_text("uses no field").wait_for(state="hidden")
     for place, (label, word) in enumerate([("poor", "unfathomable"), ("fine", "great")], start=1):
         field(page, f"Label {place}").fill(label)
         field(page, f"Words {place}").fill(word)
-    page.get_by_text("near words that are one token").wait_for()
+    page.get_by_text("similar words that are one token").wait_for()
     field(page, "Words 1").fill("bad")
     page.locator("#answers td.cz-answer").first.wait_for()
     page.get_by_role("button", name="Add a pattern").click()
@@ -93,18 +94,18 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_pat
     page.locator("#answers th", has_text="pattern 2").wait_for()
 
     page.get_by_role("tab", name="2 Labels").click()
-    page.get_by_text("So far: poor 0, fine 0.").wait_for()
+    page.get_by_text("Labelled rows: poor 0, fine 0.").wait_for()
     choose(page, "Label of row 1", "fine")
-    page.get_by_text("So far: poor 0, fine 1.").wait_for()
+    page.get_by_text("Labelled rows: poor 0, fine 1.").wait_for()
     choose(page, "Label of row 3", "poor")
-    page.get_by_text("So far: poor 1, fine 1.").wait_for()
+    page.get_by_text("Labelled rows: poor 1, fine 1.").wait_for()
     labeled = (tmp_path / "project" / "labeled.csv").read_text().splitlines()
     assert [line.rpartition(",")[2] for line in labeled] == ["label", "fine", "poor"]
 
     page.get_by_role("tab", name="3 Run").click()
     page.get_by_text("More settings").click()
-    field(page, "Settings of the recipe", exact=False).fill(" ".join([*SETTINGS, "repetitions=1"]))
-    field(page, "Settings of the recipe", exact=False).press("Enter")
+    field(page, "Recipe settings", exact=False).fill(" ".join([*SETTINGS, "repetitions=1"]))
+    field(page, "Recipe settings", exact=False).press("Enter")
     page.get_by_role("button", name="Start the run").click()
     page.get_by_role("heading", name="Run 1: running").wait_for()
     page.get_by_text(re.compile(r"\d of 3 models trained")).wait_for()

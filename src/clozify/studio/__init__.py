@@ -1,1 +1,1 @@
-"""The page behind `clozify studio`: its logic (draft, look, runs, session) and what shows it (render, view, server)."""
+"""Implements `clozify studio`: a local web page to write a task, label rows, train and try the classifier."""

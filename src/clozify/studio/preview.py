@@ -1,7 +1,6 @@
-"""What a model makes of a draft: which words are one token, what each pattern answers on some rows, who agrees.
+"""A model's zero-shot answers to a draft: which words are single tokens, each pattern's predictions, their agreement.
 
-In: a draft, a model and a few rows. Out: a `Look`. A pattern is scored again only when it, the words or the rows
-change, so that an answer follows a keystroke.
+Scores are cached by pattern, words and rows, so that after a keystroke only the edited pattern is scored again.
 """
 
 from __future__ import annotations
@@ -22,132 +21,138 @@ from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task, near_words, top_words
 from clozify.prompts.encode import Template, compile_pattern
 from clozify.prompts.verbalizer import SplitWord, verbalize
-from clozify.studio.draft import Draft, Problems
+from clozify.studio.draft import Problems, TaskDraft
 
-MAX_LENGTH = 64  # tokens of a row that are read here, as by the recipe `quick`
-FEW = 4  # rows that the model's own words come from
-KEPT = 256  # answers that are remembered
+MAX_LENGTH = 64  # tokens per row, as in the recipe `quick`
+TOP_WORDS_ROWS = 4  # rows that the model's most likely words are computed from
+MAX_CACHED_SCORES = 256
 
 
 @dataclass(frozen=True)
-class Split:
-    """A word that the model reads in pieces, and words near it that are whole."""
+class SplitWordHint:
+    """A word that is several tokens of the model, and similar words that are one token."""
 
     word: str
     pieces: list[str]
-    near: list[str]
+    alternatives: list[str]
 
 
 @dataclass
-class Look:
-    """What was found; there are probabilities once a pattern is right and every label has a word that is one token."""
+class Preview:
+    """Problems and predictions of a draft.
+
+    There are probabilities once a pattern is valid and every label has a word that is one token.
+    """
 
     labels: list[str] = field(default_factory=list)
     problems: Problems = field(default_factory=dict)
-    split: dict[str, list[Split]] = field(default_factory=dict)  # label -> its words that are not one token
-    own: dict[int, list[str]] = field(default_factory=dict)  # place of a pattern -> what the model would say by itself
-    patterns: list[int] = field(default_factory=list)  # places of the patterns that were asked
+    split_words: dict[str, list[SplitWordHint]] = field(default_factory=dict)  # by label
+    top_words: dict[int, list[str]] = field(default_factory=dict)  # pattern index -> the model's likeliest words
+    patterns: list[int] = field(default_factory=list)  # indices of the patterns that were scored
     probabilities: NDArray[np.float64] | None = None  # (patterns, rows, labels)
-    together: NDArray[np.float64] | None = None  # (rows, labels): raw scores averaged, then softmax
+    ensemble: NDArray[np.float64] | None = None  # (rows, labels): softmax of the patterns' mean raw scores
 
     @property
     def predictions(self) -> NDArray[np.int64]:
-        """Each pattern's answer as a place in `labels`: (patterns, rows)."""
+        """The label index that each pattern predicts: (patterns, rows)."""
         assert self.probabilities is not None
         return np.asarray(self.probabilities.argmax(axis=-1))
 
     def agreement(self) -> NDArray[np.float64]:
-        """The share of rows on which two patterns answer alike: (patterns, patterns)."""
-        found = self.predictions
-        return np.asarray((found[:, None] == found[None]).mean(axis=-1))
+        """The fraction of rows on which two patterns predict the same label: (patterns, patterns)."""
+        predictions = self.predictions
+        return np.asarray((predictions[:, None] == predictions[None]).mean(axis=-1))
 
     def accuracy(self, truth: NDArray[np.int16]) -> tuple[list[float], float] | None:
-        """Each pattern's share of right answers and that of all together; `truth` is NO_LABEL where nobody knows."""
-        known = truth >= 0
-        if self.together is None or not known.any():
+        """The accuracy of each pattern and of the ensemble on the rows whose `truth` is not NO_LABEL."""
+        labeled = truth >= 0
+        if self.ensemble is None or not labeled.any():
             return None
-        each = [float((found[known] == truth[known]).mean()) for found in self.predictions]
-        return each, float((self.together.argmax(axis=-1)[known] == truth[known]).mean())
+        each = [float((predicted[labeled] == truth[labeled]).mean()) for predicted in self.predictions]
+        return each, float((self.ensemble.argmax(axis=-1)[labeled] == truth[labeled]).mean())
 
 
-class Looker:
-    """A model that looks at drafts and remembers what it has answered."""
+class Previewer:
+    """Computes previews with one model and caches its scores."""
 
     def __init__(self, model: ClozeModel) -> None:
         self.model = model
         self._scores: OrderedDict[object, NDArray[np.float64]] = OrderedDict()
-        self._near: dict[tuple[str, str], list[str]] = {}
-        self._said: dict[object, list[str]] = {}
+        self._alternatives: dict[tuple[str, str], list[str]] = {}  # by word and pattern
+        self._top_words: dict[object, list[str]] = {}
 
-    def look(self, draft: Draft, rows: Rows | None, of_rows: object = None) -> Look:
-        """Everything at once. `of_rows` names the rows: the same name, the same rows."""
-        found = Look(labels=draft.labels, problems=draft.problems())
-        right = [place for place, _ in enumerate(draft.patterns) if f"pattern {place}" not in found.problems]
+    def preview(self, draft: TaskDraft, rows: Rows | None, rows_key: object = None) -> Preview:
+        """The preview of a draft on some rows; equal `rows_key` means equal rows, for the cache."""
+        preview = Preview(labels=draft.labels, problems=draft.problems())
+        valid = [index for index, _ in enumerate(draft.patterns) if f"pattern {index}" not in preview.problems]
         if not draft.fields:
-            return found
-        labels_right = not any(place.startswith("label") for place in found.problems)
-        templates = {place: compile_pattern(Pattern(draft.patterns[place]), self.model.tokenizer) for place in right}
-        whole = self._whole_words(draft, templates, found)
-        for place, template in templates.items():
-            found.own[place] = self._own(template, rows, (tuple(draft.fields), of_rows))
-        if rows is None or not labels_right or "labels" in found.problems or not all(whole.values()):
-            return found
+            return preview
+        labels_valid = not any(key.startswith("label") for key in preview.problems)
+        templates = {index: compile_pattern(Pattern(draft.patterns[index]), self.model.tokenizer) for index in valid}
+        words = self._single_token_words(draft, templates, preview)
+        for index, template in templates.items():
+            preview.top_words[index] = self._likeliest_words(template, rows, (tuple(draft.fields), rows_key))
+        if rows is None or not labels_valid or "labels" in preview.problems or not all(words.values()):
+            return preview
         scores = []
-        for place in right:
+        for index in valid:
             try:
-                scores.append(self._score(draft, draft.patterns[place], whole, rows, of_rows))
-                found.patterns.append(place)
+                scores.append(self._score(draft, draft.patterns[index], words, rows, rows_key))
+                preview.patterns.append(index)
             except ClozifyError as error:
-                found.problems.setdefault(f"pattern {place}", []).extend(error.problems)
+                preview.problems.setdefault(f"pattern {index}", []).extend(error.problems)
         if scores:
-            found.probabilities = softmax(np.stack(scores), axis=-1)
-            found.together = softmax(np.mean(scores, axis=0), axis=-1)
-        return found
+            preview.probabilities = softmax(np.stack(scores), axis=-1)
+            preview.ensemble = softmax(np.mean(scores, axis=0), axis=-1)
+        return preview
 
-    def _whole_words(self, draft: Draft, templates: dict[int, Template], found: Look) -> dict[str, tuple[str, ...]]:
-        """Each label's words that are one token in every pattern; the others are noted."""
+    def _single_token_words(
+        self, draft: TaskDraft, templates: dict[int, Template], preview: Preview
+    ) -> dict[str, tuple[str, ...]]:
+        """The words of each label that are one token in every pattern; adds problems and hints for the others."""
         split: dict[tuple[str, str], tuple[SplitWord, Template]] = {}
         for template in templates.values():
-            _, words, errors, _ = verbalize(self.model.tokenizer, template, Verbalizer(words=draft.given))
+            _, words, errors, _ = verbalize(self.model.tokenizer, template, Verbalizer(words=draft.words_by_label))
             for word in words:
                 split.setdefault((word.label, word.word), (word, template))
             for error in errors:
-                sentence = f"{error[0].upper()}{error[1:]}."
-                if sentence not in found.problems.setdefault("labels", []):
-                    found.problems["labels"].append(sentence)
+                message = f"{error[0].upper()}{error[1:]}."
+                if message not in preview.problems.setdefault("labels", []):
+                    preview.problems["labels"].append(message)
+        named = [index for index, (name, _) in enumerate(draft.words) if name.strip()]
         for (label, text), (word, template) in split.items():
-            if (key := (text, template.pattern.text)) not in self._near:
-                self._near[key] = near_words(self.model, template, text, None, draft.given.values())
-            found.split.setdefault(label, []).append(Split(text, word.pieces, self._near[key]))
-            place = draft.labels.index(label)
-            sentence = (
-                f"{str(word)[0].upper()}{str(word)[1:]}; near words that are one token: {quoted(self._near[key])}."
-            )
-            named = [place for place, (name, _) in enumerate(draft.words) if name.strip()]
-            found.problems.setdefault(f"label {named[place]}", []).append(sentence)
+            if (key := (text, template.pattern.text)) not in self._alternatives:
+                used_words = draft.words_by_label.values()
+                self._alternatives[key] = near_words(self.model, template, text, None, used_words)
+            hint = SplitWordHint(text, word.pieces, self._alternatives[key])
+            preview.split_words.setdefault(label, []).append(hint)
+            message = f"{str(word)[0].upper()}{str(word)[1:]}; similar words that are one token: "
+            index = named[draft.labels.index(label)]
+            preview.problems.setdefault(f"label {index}", []).append(f"{message}{quoted(hint.alternatives)}.")
         return {
-            label: tuple(word for word in words if (label, word) not in split) for label, words in draft.given.items()
+            label: tuple(word for word in words if (label, word) not in split)
+            for label, words in draft.words_by_label.items()
         }
 
-    def _own(self, template: Template, rows: Rows | None, of_rows: object) -> list[str]:
-        """The words that the model itself would put in the mask's place."""
-        key = (template.pattern.text, of_rows)
-        if rows is None or key not in self._said:
-            few = None if rows is None else rows.select(range(min(FEW, len(rows))))
-            self._said[key] = top_words(self.model, template, few)
-        return self._said[key]
+    def _likeliest_words(self, template: Template, rows: Rows | None, rows_key: object) -> list[str]:
+        """The words that the model itself predicts at the mask."""
+        key = (template.pattern.text, rows_key)
+        if rows is None or key not in self._top_words:
+            sample = None if rows is None else rows.select(range(min(TOP_WORDS_ROWS, len(rows))))
+            self._top_words[key] = top_words(self.model, template, sample)
+        return self._top_words[key]
 
     def _score(
-        self, draft: Draft, pattern: str, words: dict[str, tuple[str, ...]], rows: Rows, of_rows: object
+        self, draft: TaskDraft, pattern: str, words: dict[str, tuple[str, ...]], rows: Rows, rows_key: object
     ) -> NDArray[np.float64]:
         """One pattern's raw scores: (rows, labels)."""
-        key = (pattern, tuple(words.items()), tuple(draft.fields), of_rows)
-        if of_rows is None or key not in self._scores:
-            task = draft.task([pattern], words)
-            seen = rows.with_task(task)
-            parts = [part[0] for _, part in score_rows(self.model, compile_task(self.model, task), seen, MAX_LENGTH)]
-            self._scores[key] = np.concatenate(parts).astype(np.float64)
+        key = (pattern, tuple(words.items()), tuple(draft.fields), rows_key)
+        if rows_key is None or key not in self._scores:
+            task = draft.to_task([pattern], words)
+            prompts = compile_task(self.model, task)
+            chunks = [chunk[0] for _, chunk in score_rows(self.model, prompts, rows.with_task(task), MAX_LENGTH)]
+            self._scores[key] = np.concatenate(chunks).astype(np.float64)
         self._scores.move_to_end(key)
-        if len(self._scores) > KEPT:
+        if len(self._scores) > MAX_CACHED_SCORES:
             self._scores.popitem(last=False)
         return self._scores[key]

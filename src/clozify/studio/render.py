@@ -1,4 +1,4 @@
-"""What the page shows as HTML: plain text in, HTML out. Every text is escaped here, since rows may hold anything."""
+"""HTML for the studio's page. All text is escaped here, because rows may contain anything."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.report.format import percent
-from clozify.studio.draft import split
-from clozify.studio.preview import Look, Split
+from clozify.studio.draft import split_words
+from clozify.studio.preview import Preview, SplitWordHint
 
-MOST, SHORT = 300, 110  # characters of a row that are shown: by itself, in a table
+MAX_CHARACTERS, MAX_TABLE_CHARACTERS = 300, 110  # of a row's text
 
 STYLE = """<style>
 [data-testid="stMainBlockContainer"] { padding-top: 2.5rem; padding-bottom: 4rem }
-.cz-problem, .cz-note, .cz-good { padding: .45rem .7rem; border-radius: .4rem; font-size: .9rem;
+.cz-problem, .cz-note, .cz-success { padding: .45rem .7rem; border-radius: .4rem; font-size: .9rem;
   overflow-wrap: anywhere }
 .cz-problem { background: rgba(220, 60, 50, .14); border-left: 3px solid rgb(220, 60, 50) }
 .cz-note { background: rgba(128, 128, 128, .12) }
-.cz-good { background: rgba(30, 150, 80, .14); border-left: 3px solid rgb(30, 150, 80) }
-.cz-problem p, .cz-note p, .cz-good p { margin: .1rem 0 }
+.cz-success { background: rgba(30, 150, 80, .14); border-left: 3px solid rgb(30, 150, 80) }
+.cz-problem p, .cz-note p, .cz-success p { margin: .1rem 0 }
 .cz-scroll { overflow-x: auto; max-width: 100% }
 .cz-scroll table { border-collapse: collapse; font-size: .88rem; width: 100% }
 .cz-scroll th, .cz-scroll td { text-align: left; vertical-align: top; padding: .35rem .5rem; border: 0;
@@ -29,10 +29,10 @@ STYLE = """<style>
 .cz-scroll th { font-weight: 600; white-space: nowrap }
 .cz-text { min-width: 13rem; overflow-wrap: anywhere }
 .cz-answer { white-space: nowrap }
-.cz-share { display: block; opacity: .65; font-size: .8rem; font-weight: 400 }
-.cz-odd { background: rgba(230, 160, 20, .22) }
+.cz-small { display: block; opacity: .65; font-size: .8rem; font-weight: 400 }
+.cz-differs { background: rgba(230, 160, 20, .22) }
 .cz-right { color: rgb(30, 150, 80) } .cz-wrong { color: rgb(220, 60, 50) }
-.cz-cell { text-align: center !important }
+.cz-centre { text-align: center !important }
 .cz-chip { display: inline-block; padding: .05rem .45rem; margin: .1rem .2rem .1rem 0; border-radius: .8rem;
   font-size: .85rem; background: rgba(128, 128, 128, .16); overflow-wrap: anywhere }
 .cz-split { background: rgba(220, 60, 50, .16) }
@@ -44,102 +44,107 @@ STYLE = """<style>
 </style>"""
 
 
-def problem(sentences: Iterable[str]) -> str:
-    """What is wrong, a line a sentence."""
-    return _box("cz-problem", sentences, ' role="alert"')
+def problem(messages: Iterable[str]) -> str:
+    """A red box with a paragraph for each message."""
+    return _box("cz-problem", messages, ' role="alert"')
 
 
-def note(sentences: Iterable[str]) -> str:
-    """What is worth knowing."""
-    return _box("cz-note", sentences)
+def note(messages: Iterable[str]) -> str:
+    """A grey box."""
+    return _box("cz-note", messages)
 
 
-def good(sentences: Iterable[str]) -> str:
-    """What went well."""
-    return _box("cz-good", sentences)
+def success(messages: Iterable[str]) -> str:
+    """A green box."""
+    return _box("cz-success", messages)
 
 
-def _box(kind: str, sentences: Iterable[str], more: str = "") -> str:
-    return f'<div class="{kind}"{more}>' + "".join(f"<p>{escape(text)}</p>" for text in sentences) + "</div>"
+def _box(css_class: str, messages: Iterable[str], attributes: str = "") -> str:
+    paragraphs = "".join(f"<p>{escape(message)}</p>" for message in messages)
+    return f'<div class="{css_class}"{attributes}>{paragraphs}</div>'
 
 
-def words(given: str, in_pieces: Sequence[Split]) -> str:
-    """A label's words: each whole, or with the pieces that the model reads."""
-    pieces = {found.word: found.pieces for found in in_pieces}
+def label_words(text: str, hints: Sequence[SplitWordHint]) -> str:
+    """A label's words; a split word is red and shown with its tokens."""
+    pieces = {hint.word: hint.pieces for hint in hints}
     return "".join(
-        f'<span class="cz-chip cz-split">{escape(word)} = {escape(" + ".join(pieces[word]) or "nothing")}</span>'
+        f'<span class="cz-chip cz-split">{escape(word)} = {escape(" + ".join(pieces[word]) or "no token")}</span>'
         if word in pieces
         else f'<span class="cz-chip">{escape(word)}</span>'
-        for word in split(given)
+        for word in split_words(text)
     )
 
 
-def own_words(found: Sequence[str]) -> str:
-    """What the model would say by itself in the mask's place."""
-    return "The model would say: " + "".join(f'<span class="cz-chip">{escape(word)}</span>' for word in found)
+def top_words(words: Sequence[str]) -> str:
+    """The words that the model itself predicts at the mask."""
+    chips = "".join(f'<span class="cz-chip">{escape(word)}</span>' for word in words)
+    return f"The model's own words: {chips}"
 
 
-def text(row: str, most: int = MOST) -> str:
-    """A row, cut short."""
-    return escape(row if len(row) <= most else row[:most].rstrip() + " ...")
+def row_text(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """A row's text, shortened."""
+    return escape(text if len(text) <= limit else text[:limit].rstrip() + " ...")
 
 
-def answers(look: Look, texts: Sequence[str], truth: NDArray[np.int16]) -> str:
-    """A table: each row, what the patterns answer together and each by itself; an answer that differs is marked."""
-    if look.probabilities is None or look.together is None:
+def answers(preview: Preview, texts: Sequence[str], truth: NDArray[np.int16] | None) -> str:
+    """A table with each row's label by all patterns together and by each; `truth` has the label indices, if known."""
+    if preview.probabilities is None or preview.ensemble is None:
         return ""
-    head = "<th>row</th><th>together</th>" + "".join(f"<th>pattern {place + 1}</th>" for place in look.patterns)
+    header = "<th>row</th><th>all patterns</th>" + "".join(f"<th>pattern {i + 1}</th>" for i in preview.patterns)
     lines = []
-    for row, shown in enumerate(texts):
-        joint_loss, true = int(look.together[row].argmax()), int(truth[row])
-        right = "" if true < 0 else " cz-right" if true == joint_loss else " cz-wrong"
-        known = f'<span class="cz-share">is {escape(look.labels[true])}</span>' if true not in (-1, joint_loss) else ""
-        cells = [f'<td class="cz-answer{right}"><b>{_answer(look, look.together[row])}</b>{known}</td>']
-        for shares in look.probabilities[:, row]:
-            odd = " cz-odd" if int(shares.argmax()) != joint_loss else ""
-            cells.append(f'<td class="cz-answer{odd}">{_answer(look, shares)}</td>')
-        lines.append(f'<tr><td class="cz-text">{text(shown, SHORT)}</td>{"".join(cells)}</tr>')
-    return f'<div class="cz-scroll" id="answers"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
+    for row, text in enumerate(texts):
+        predicted, true = int(preview.ensemble[row].argmax()), -1 if truth is None else int(truth[row])
+        css_class = "" if true < 0 else " cz-right" if true == predicted else " cz-wrong"
+        is_wrong = true not in (-1, predicted)
+        correction = f'<span class="cz-small">label: {escape(preview.labels[true])}</span>' if is_wrong else ""
+        cells = [f'<td class="cz-answer{css_class}"><b>{_answer(preview, preview.ensemble[row])}</b>{correction}</td>']
+        for probabilities in preview.probabilities[:, row]:
+            differs = " cz-differs" if int(probabilities.argmax()) != predicted else ""
+            cells.append(f'<td class="cz-answer{differs}">{_answer(preview, probabilities)}</td>')
+        lines.append(f'<tr><td class="cz-text">{row_text(text, MAX_TABLE_CHARACTERS)}</td>{"".join(cells)}</tr>')
+    return f'<div class="cz-scroll" id="answers"><table><tr>{header}</tr>{"".join(lines)}</table></div>'
 
 
-def _answer(look: Look, shares: NDArray[np.float64]) -> str:
-    place = int(shares.argmax())
-    return f'{escape(look.labels[place])}<span class="cz-share">{percent(float(shares[place]))}%</span>'
+def _answer(preview: Preview, probabilities: NDArray[np.float64]) -> str:
+    index = int(probabilities.argmax())
+    return f'{escape(preview.labels[index])}<span class="cz-small">{percent(float(probabilities[index]))}%</span>'
 
 
-def agreement(look: Look, accuracy: tuple[list[float], float] | None) -> str:
-    """How often two patterns answer alike and, where labels are known, how often each is right."""
-    if look.probabilities is None:
+def agreement(preview: Preview, accuracy: tuple[list[float], float] | None) -> str:
+    """A table with the agreement of each two patterns and, if labels are known, the accuracies."""
+    if preview.probabilities is None:
         return ""
-    shares = look.agreement()
-    names = [f"pattern {place + 1}" for place in look.patterns]
-    right = "<th>right</th>" if accuracy else ""
-    head = "<th></th>" + "".join(f'<th class="cz-cell">{name}</th>' for name in names) + right
+    names = [f"pattern {index + 1}" for index in preview.patterns]
+    header = "<th></th>" + "".join(f'<th class="cz-centre">{name}</th>' for name in names)
+    header += "<th>accuracy</th>" if accuracy else ""
     lines = []
-    for number, name in enumerate(names):
+    for index, (name, fractions) in enumerate(zip(names, preview.agreement(), strict=True)):
         cells = [
-            f'<td class="cz-cell" style="background: rgba(70, 120, 220, {0.4 * share:.2f})">{100 * share:.0f}%</td>'
-            if other != number
-            else '<td class="cz-cell">·</td>'
-            for other, share in enumerate(shares[number])
+            '<td class="cz-centre">·</td>' if other == index else _agreement_cell(fraction)
+            for other, fraction in enumerate(fractions)
         ]
-        known = f"<td>{percent(accuracy[0][number])}%</td>" if accuracy else ""
-        lines.append(f"<tr><th>{name}</th>{''.join(cells)}{known}</tr>")
+        cells += [f"<td>{percent(accuracy[0][index])}%</td>"] if accuracy else []
+        lines.append(f"<tr><th>{name}</th>{''.join(cells)}</tr>")
     if accuracy:
-        lines.append(f'<tr><th>together</th><td colspan="{len(names)}"></td><td>{percent(accuracy[1])}%</td></tr>')
-    return f'<div class="cz-scroll" id="agreement"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
+        lines.append(f'<tr><th>all patterns</th><td colspan="{len(names)}"></td><td>{percent(accuracy[1])}%</td></tr>')
+    return f'<div class="cz-scroll" id="agreement"><table><tr>{header}</tr>{"".join(lines)}</table></div>'
 
 
-def bars(found: Sequence[tuple[str, float]]) -> str:
-    """Labels and probabilities, a bar each."""
+def _agreement_cell(fraction: float) -> str:
+    style = f"background: rgba(70, 120, 220, {0.4 * fraction:.2f})"
+    return f'<td class="cz-centre" style="{style}">{100 * fraction:.0f}%</td>'
+
+
+def bars(probabilities: Sequence[tuple[str, float]]) -> str:
+    """A bar for each label's probability."""
     lines = "".join(
-        f'<span>{escape(label)}</span><span class="cz-bar" style="width: {100 * share:.1f}%"></span>'
-        f"<span>{percent(share)}%</span>"
-        for label, share in found
+        f'<span>{escape(label)}</span><span class="cz-bar" style="width: {100 * probability:.1f}%"></span>'
+        f"<span>{percent(probability)}%</span>"
+        for label, probability in probabilities
     )
     return f'<div class="cz-bars" id="classified">{lines}</div>'
 
 
 def log(lines: Sequence[str]) -> str:
-    """What a run has said, the newest first."""
+    """A run's log, newest line first."""
     return f'<div class="cz-log" id="log">{escape(chr(10).join(reversed(lines)))}</div>'

@@ -1,8 +1,4 @@
-"""Runs that the page starts: `clozify train` in a process of its own, watched through the files it writes.
-
-In: a project's folder and the options of a run. Out: the command, as a person would give it; how far the run is; what
-it said. A run is an ordinary one: it goes on by itself where it was, and its folder is what `clozify train` writes.
-"""
+"""Training runs started from the studio: `clozify train` as a child process, monitored through the files it writes."""
 
 from __future__ import annotations
 
@@ -13,48 +9,41 @@ import subprocess
 import sys
 from pathlib import Path
 
-FOLDER = "runs"
-SAID = ".txt"  # beside a run's folder: what the command printed, where nothing was logged
+RUNS_FOLDER = "runs"
 
 
-class Run:
-    """One run, by its number; its process, if this page started it."""
+class StudioRun:
+    """The run with a given number in a project, and its process if this studio started it."""
 
     def __init__(self, project: Path, number: int) -> None:
         self.number = number
         self.project = project
-        self.path = project / FOLDER / str(number)
+        self.path = project / RUNS_FOLDER / str(number)
         self.process: subprocess.Popen[bytes] | None = None
         self.stopped = False
-        self.expected = 0  # models to train, where that is known
-        self.command_line = ""
+        self.expected_models = 0  # models that the run will train; 0: unknown
+        self.command_line = ""  # the same run on the command line, in the project's folder
 
     def start(self, arguments: list[str]) -> None:
-        """Start `clozify train ARGUMENTS --output FOLDER` in the project's folder."""
+        """Start `clozify train ARGUMENTS --output runs/NUMBER` in the project's folder."""
         self.path.parent.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "clozify", "train", *arguments, "--output", self._output]
-        with self._said.open("wb") as said:
+        command = ["clozify", "train", *arguments, "--output", f"{RUNS_FOLDER}/{self.number}"]
+        self.command_line = shlex.join(command)
+        with self._output_file.open("wb") as output:
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", *command],
                 cwd=self.project,
-                env=os.environ | _search_path(),
+                env=os.environ | _absolute_python_path(),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that its workers end with it
+                start_new_session=True,  # its worker processes can be stopped with it
             )
 
     @property
-    def _output(self) -> str:
-        return f"{FOLDER}/{self.number}"
-
-    @property
-    def _said(self) -> Path:
-        return self.path.with_name(f"{self.number}{SAID}")
-
-    def command(self, arguments: list[str]) -> str:
-        """The same run on the command line, in the project's folder."""
-        return shlex.join(["clozify", "train", *arguments, "--output", self._output])
+    def _output_file(self) -> Path:
+        """What the command prints."""
+        return self.path.with_name(f"{self.number}.txt")
 
     @property
     def state(self) -> str:
@@ -67,46 +56,46 @@ class Run:
             return "done" if self.process is None and (self.path / "metrics.json").is_file() else "stopped"
         return "failed"
 
-    def lines(self) -> list[str]:
-        """What the run has said of its progress."""
+    def log_lines(self) -> list[str]:
+        """The lines of the run's log, without their times."""
         try:
             log = (self.path / "log.txt").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return []
         return [line.partition(" ")[2] for line in log.splitlines()]
 
-    def trained(self) -> int:
-        """How many models are trained: members and classifiers that are whole."""
+    def trained_models(self) -> int:
+        """The number of finished ensemble members and classifiers."""
         return sum(
-            not place.name.startswith(".")
-            for kind in ("members", "classifiers")
-            if (self.path / kind).is_dir()
-            for place in (self.path / kind).iterdir()
+            not path.name.startswith(".")
+            for folder in ("members", "classifiers")
+            if (self.path / folder).is_dir()
+            for path in (self.path / folder).iterdir()
         )
 
     def problems(self) -> list[str]:
-        """Why the command failed, in its own sentences."""
+        """The error messages of a failed run."""
         try:
-            said = self._said.read_text(encoding="utf-8", errors="replace").splitlines()
+            output = self._output_file.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return []
-        errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-        return errors or said[-3:]
+        errors = [line.removeprefix("error: ") for line in output if line.startswith("error: ")]
+        return errors or output[-3:]
 
     @property
     def report(self) -> Path | None:
-        """The run's page, once there is one."""
-        page = self.path / "report.html"
-        return page if page.is_file() else None
+        """The run's report, once it is written."""
+        path = self.path / "report.html"
+        return path if path.is_file() else None
 
     def stop(self) -> None:
-        """End the run; given again, its command goes on where it was."""
+        """End the run's processes; the same command resumes it."""
         if self.process is None or self.process.poll() is not None:
             return
         self.stopped = True
-        for how in (signal.SIGTERM, signal.SIGKILL):
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
             try:
-                os.killpg(self.process.pid, how)
+                os.killpg(self.process.pid, signal_number)
                 self.process.wait(timeout=5)
                 return
             except subprocess.TimeoutExpired:
@@ -115,16 +104,16 @@ class Run:
                 return
 
 
-def _search_path() -> dict[str, str]:
-    """PYTHONPATH with whole paths: the command runs in another folder and must find the same clozify."""
-    given = os.environ.get("PYTHONPATH", "")
-    return (
-        {"PYTHONPATH": os.pathsep.join(str(Path(part).resolve()) for part in given.split(os.pathsep))} if given else {}
-    )
+def _absolute_python_path() -> dict[str, str]:
+    """PYTHONPATH with absolute paths, since the child process runs in another folder."""
+    paths = os.environ.get("PYTHONPATH", "")
+    if not paths:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in paths.split(os.pathsep))}
 
 
-def runs_of(project: Path) -> list[Run]:
-    """The runs that a project's folder holds, by their numbers."""
-    folder = project / FOLDER
+def list_runs(project: Path) -> list[StudioRun]:
+    """The runs in a project's folder, in the order of their numbers."""
+    folder = project / RUNS_FOLDER
     numbers = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
-    return [Run(project, number) for number in sorted(numbers)]
+    return [StudioRun(project, number) for number in sorted(numbers)]

@@ -1,8 +1,8 @@
-"""The server of the page: Streamlit on this machine alone, behind a door that asks for a key.
+"""Serves the studio's page with Streamlit, on this machine only and protected by a key.
 
-In: a session. Out: a page at http://127.0.0.1:PORT/?key=... Nobody else may drive it: the key is new every time, the
-Host must be this machine's (a name that is made to point here is not enough), a request from another site's page is
-refused, and the page itself may load nothing from elsewhere. Streamlit's own settings are in `.streamlit/config.toml`.
+The address is http://127.0.0.1:PORT/?key=...; the key is new at every start. `AccessMiddleware` also refuses a wrong
+Host header (DNS rebinding) and requests from other sites' pages, and its content security policy keeps the page from
+loading anything from another host. Streamlit's settings are in `.streamlit/config.toml`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from clozify.errors import ClozifyError, RunError
-from clozify.studio.session import Session
+from clozify.studio.project import Project
 
 HOSTS = ("127.0.0.1", "localhost")
 Message = MutableMapping[str, Any]
@@ -25,22 +25,25 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-_current: Session | None = None
+_project: Project | None = None  # Streamlit runs its script without arguments
 
 
-def current() -> Session:
-    """The session that this process serves."""
-    assert _current is not None
-    return _current
+def current_project() -> Project:
+    """The project that this process serves."""
+    assert _project is not None
+    return _project
 
 
-class Guard:
-    """Lets in who knows the key and comes from the page itself; everybody else gets a sentence and status 403."""
+class AccessMiddleware:
+    """Passes on requests from the page itself that carry the key as a cookie; answers others with status 403.
+
+    A request with the key in its address is redirected to `/` and gets the cookie.
+    """
 
     def __init__(self, app: App, key: str, port: int) -> None:
         self.app = app
         self.key = key
-        self.cookie = f"clozify-studio-{port}"  # browsers keep cookies by host, whatever the port
+        self.cookie = f"clozify-studio-{port}"  # cookies of all ports of a host share one namespace
         self.hosts = {f"{host}:{port}" for host in HOSTS}
         policy = {
             "default-src": "'self' data: blob: 'unsafe-inline' 'unsafe-eval'",
@@ -51,64 +54,64 @@ class Guard:
         }
         self.headers = [
             (b"content-security-policy", "; ".join(f"{name} {value}" for name, value in policy.items()).encode()),
-            (b"referrer-policy", b"no-referrer"),  # the key in the address stays here
+            (b"referrer-policy", b"no-referrer"),  # or links would send the key to other sites
             (b"x-content-type-options", b"nosniff"),
         ]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Handle one ASGI request."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("key", [""])[0]
-        if not self._from_here(headers):
-            await self._refuse(scope, receive, send, "This page answers this machine's own browser only.")
-        elif scope["type"] == "http" and secrets.compare_digest(given.encode(), self.key.encode()):
+        key = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("key", [""])[0]
+        if not self._is_same_origin(headers):
+            await self._refuse(scope, receive, send, "This page can be opened from this machine only.")
+        elif scope["type"] == "http" and secrets.compare_digest(key.encode(), self.key.encode()):
             cookie = f"{self.cookie}={self.key}; HttpOnly; SameSite=Lax; Path=/"
-            await _answer(send, 303, b"", [(b"location", b"/"), (b"set-cookie", cookie.encode()), *self.headers])
-        elif not self._knows_key(headers):
+            await _respond(send, 303, b"", [(b"location", b"/"), (b"set-cookie", cookie.encode()), *self.headers])
+        elif not self._has_cookie(headers):
             await self._refuse(scope, receive, send, "Open the address that clozify studio printed, with its key.")
         else:
             await self.app(scope, receive, self._with_headers(send))
 
-    def _from_here(self, headers: dict[str, str]) -> bool:
-        """Whether the request names this machine and, where a page sent it, that page is ours."""
+    def _is_same_origin(self, headers: dict[str, str]) -> bool:
+        """Whether the Host is this machine and the Origin, if any, is this page."""
         origin = headers.get("origin")
         return headers.get("host") in self.hosts and (
             origin is None or origin.removeprefix("http://") == headers.get("host")
         )
 
-    def _knows_key(self, headers: dict[str, str]) -> bool:
-        found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        return found is not None and secrets.compare_digest(found.value.encode(), self.key.encode())
+    def _has_cookie(self, headers: dict[str, str]) -> bool:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        return cookie is not None and secrets.compare_digest(cookie.value.encode(), self.key.encode())
 
-    async def _refuse(self, scope: Message, receive: Receive, send: Send, why: str) -> None:
+    async def _refuse(self, scope: Message, receive: Receive, send: Send, reason: str) -> None:
         if scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": why})
+            await send({"type": "websocket.close", "code": 1008, "reason": reason})
             return
-        await _answer(send, 403, f"{why}\n".encode(), [(b"content-type", b"text/plain; charset=utf-8")])
+        await _respond(send, 403, f"{reason}\n".encode(), [(b"content-type", b"text/plain; charset=utf-8")])
 
     def _with_headers(self, send: Send) -> Send:
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = list(message.get("headers", []))
-                named = {name for name, _ in own}
-                message["headers"] = own + [(name, value) for name, value in self.headers if name not in named]
+                headers = list(message.get("headers", []))
+                names = {name for name, _ in headers}
+                message["headers"] = headers + [(name, value) for name, value in self.headers if name not in names]
             await send(message)
 
-        return sending
+        return send_with_headers
 
 
-async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+async def _respond(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def make_app(session: Session, key: str, port: int) -> App:
-    """The page as an ASGI application."""
-    global _current
+def create_app(project: Project, key: str, port: int) -> App:
+    """The studio as an ASGI application."""
+    global _project
     try:
         import streamlit as st
     except ImportError:
@@ -119,49 +122,49 @@ def make_app(session: Session, key: str, port: int) -> App:
     from starlette.routing import Route
 
     async def report(request: Request) -> Response:
-        run = session.run(int(request.path_params["number"]))
+        run = project.run(int(request.path_params["number"]))
         if run is None or run.report is None:
             return PlainTextResponse("There is no report.", status_code=404)
-        # in a sandbox: whatever a report holds, it cannot reach the page around it, or another host
+        # in a sandbox, a report's scripts can reach neither the studio nor another host
         policy = "sandbox allow-scripts; default-src data: 'unsafe-inline'; frame-ancestors 'self'"
         return FileResponse(run.report, media_type="text/html", headers={"content-security-policy": policy})
 
-    _current = session
+    _project = project
     app: App = st.App(
-        Path(__file__).with_name("page.py"),
+        Path(__file__).with_name("streamlit_app.py"),
         routes=[Route("/report/{number:int}", report)],
-        middleware=[Middleware(Guard, key=key, port=port)],
+        middleware=[Middleware(AccessMiddleware, key=key, port=port)],
     )
     return app
 
 
-def serve(session: Session, port: int = 0, told: Callable[[str], None] = print) -> None:
-    """Serve until stopped; `told` is given the address, with its key, once the page can be opened."""
+def serve(project: Project, port: int = 0, on_ready: Callable[[str], None] = print) -> None:
+    """Serve until stopped; calls `on_ready` with the page's address, key included, once it can be opened."""
     key = secrets.token_urlsafe(24)
-    with socket.socket() as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            door.bind((HOSTS[0], port))
+            listening.bind((HOSTS[0], port))
         except OSError as error:
             raise RunError(f"Port {port} cannot be used ({error.strerror}); name another, or 0 for any.") from None
-        port = door.getsockname()[1]
-        app = make_app(session, key, port)
+        port = listening.getsockname()[1]
+        app = create_app(project, key, port)
         import uvicorn
 
-        _ = session.looker  # the model is loaded before anybody asks, and a wrong name is told now
+        _ = project.previewer  # loads the model, so that a wrong name fails now
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2))
-        signal.signal(signal.SIGTERM, _leave)
-        door.listen()  # whoever opens the address now waits, and is not turned away
-        told(f"http://{HOSTS[0]}:{port}/?key={key}")
+        signal.signal(signal.SIGTERM, _exit)
+        listening.listen()  # from here on a browser waits instead of being refused
+        on_ready(f"http://{HOSTS[0]}:{port}/?key={key}")
         try:
-            server.run(sockets=[door])  # raises the signal that stopped it once more
+            server.run(sockets=[listening])  # raises the signal that stopped it
         except KeyboardInterrupt:
             pass
         finally:
-            session.close()
+            project.close()
 
 
-def _leave(*_: object) -> None:
-    """End in an orderly way, so that a run does not go on without anybody to watch it."""
+def _exit(*_: object) -> None:
+    """Exit through `finally`, which stops the training run."""
     raise SystemExit(128 + signal.SIGTERM)

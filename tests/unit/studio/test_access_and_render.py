@@ -1,4 +1,4 @@
-"""The studio's door, which keeps others out, and its HTML, which keeps texts texts."""
+"""The studio's access control, and its HTML, which escapes all text."""
 
 import asyncio
 import tomllib
@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 from clozify.studio import render
-from clozify.studio.preview import Look, Split
-from clozify.studio.server import Guard
+from clozify.studio.preview import Preview, SplitWordHint
+from clozify.studio.server import AccessMiddleware
 
 NASTY = "<script>alert(1)</script>\"'&"
 PORT = 8123
 
 
-def look() -> Look:
+def make_preview() -> Preview:
     scores = np.array([[[3.0, 1], [1, 3], [3, 1]], [[3, 1], [3, 1], [3, 1]]]) / 4
-    return Look(["a", NASTY], patterns=[0, 2], probabilities=scores, together=scores.mean(axis=0))
+    return Preview(["a", NASTY], patterns=[0, 2], probabilities=scores, ensemble=scores.mean(axis=0))
 
 
-def compile_task(kind: str = "http", query: bytes = b"", **headers: str) -> tuple[int, dict[bytes, bytes], bool]:
-    """What the guard answers: the status (0: a closed websocket), the headers, whether the page saw the request."""
-    told, seen = [], []
+def send_request(kind: str = "http", query: bytes = b"", **headers: str) -> tuple[int, dict[bytes, bytes], bool]:
+    """The middleware's answer: the status (0: a closed websocket), the headers, whether the page saw the request."""
+    sent, seen = [], []
 
     async def page(scope, receive, send):
         seen.append(scope)
@@ -31,7 +31,7 @@ def compile_task(kind: str = "http", query: bytes = b"", **headers: str) -> tupl
         )
 
     async def send(message):
-        told.append(message)
+        sent.append(message)
 
     async def receive():
         return {"type": "websocket.connect"}
@@ -42,8 +42,8 @@ def compile_task(kind: str = "http", query: bytes = b"", **headers: str) -> tupl
         "query_string": query,
         "headers": [(name.encode(), value.encode()) for name, value in named.items()],
     }
-    asyncio.run(Guard(page, "secret", PORT)(scope, receive, send))
-    first = told[0]
+    asyncio.run(AccessMiddleware(page, "secret", PORT)(scope, receive, send))
+    first = sent[0]
     return first.get("status", 0), dict(first.get("headers", [])), bool(seen)
 
 
@@ -52,10 +52,10 @@ KNOWN = f"other=1; clozify-studio-{PORT}=secret"
 
 def test_the_key_in_the_address_is_changed_for_a_cookie():
     """A key that stays in the address is kept by the browser's history and shown to whoever looks on."""
-    status, headers, seen = compile_task(query=b"key=secret")
+    status, headers, seen = send_request(query=b"key=secret")
     assert (status, headers[b"location"], seen) == (303, b"/", False)
     assert headers[b"set-cookie"].startswith(f"clozify-studio-{PORT}=secret; HttpOnly; SameSite=Lax".encode())
-    status, headers, seen = compile_task(cookie=KNOWN)
+    status, headers, seen = send_request(cookie=KNOWN)
     assert (status, seen) == (200, True)
     assert b"default-src 'self'" in headers[b"content-security-policy"]
     assert "http" not in headers[b"content-security-policy"].decode().replace(f"ws://127.0.0.1:{PORT}", "")
@@ -77,18 +77,18 @@ def test_the_key_in_the_address_is_changed_for_a_cookie():
 )
 def test_another_site_or_a_stranger_cannot_drive_the_page(kind, headers):
     """Any site that is open in the browser can send requests here; a name of its own can be made to point here."""
-    status, _, seen = compile_task(kind, **headers)
+    status, _, seen = send_request(kind, **headers)
     assert status == (403 if kind == "http" else 0)
     assert not seen
 
 
 def test_a_websocket_of_the_page_itself_is_let_in():
-    assert compile_task("websocket", cookie=KNOWN, origin=f"http://127.0.0.1:{PORT}")[2]
-    assert not compile_task("websocket", query=b"key=secret")[2]
+    assert send_request("websocket", cookie=KNOWN, origin=f"http://127.0.0.1:{PORT}")[2]
+    assert not send_request("websocket", query=b"key=secret")[2]
 
 
 def test_streamlit_sends_nothing_and_listens_here_alone():
-    """Streamlit's own default is to report every use; the file must lie beside the page, and in the package."""
+    """Streamlit's own default is to report every use; the file must be next to the script, and in the package."""
     settings = tomllib.loads((files("clozify.studio") / ".streamlit" / "config.toml").read_text())
     assert settings["browser"]["gatherUsageStats"] is False
     assert settings["server"]["address"] == "127.0.0.1"
@@ -101,12 +101,12 @@ def test_a_text_stays_a_text():
     shown = [
         render.problem([NASTY]),
         render.note([NASTY]),
-        render.good([NASTY]),
-        render.words(NASTY, [Split(NASTY, [NASTY], [])]),
-        render.words(NASTY, []),
-        render.own_words([NASTY]),
-        render.text(NASTY),
-        render.answers(look(), [NASTY] * 3, truth),
+        render.success([NASTY]),
+        render.label_words(NASTY, [SplitWordHint(NASTY, [NASTY], [])]),
+        render.label_words(NASTY, []),
+        render.top_words([NASTY]),
+        render.row_text(NASTY),
+        render.answers(make_preview(), [NASTY] * 3, truth),
         render.bars([(NASTY, 0.5)]),
         render.log([NASTY]),
     ]
@@ -116,15 +116,15 @@ def test_a_text_stays_a_text():
 
 
 def test_the_table_marks_who_differs_and_who_is_wrong():
-    html = render.answers(look(), ["x", "y", "z"], np.array([1, 0, -1], dtype=np.int16))
-    assert html.count("cz-odd") == 1
+    html = render.answers(make_preview(), ["x", "y", "z"], np.array([1, 0, -1], dtype=np.int16))
+    assert html.count("cz-differs") == 1
     assert html.count("cz-wrong") == 1
     assert html.count("cz-right") == 1
-    assert html.index("row") < html.index("together") < html.index("pattern 1") < html.index("pattern 3")
+    assert html.index("row") < html.index("all patterns") < html.index("pattern 1") < html.index("pattern 3")
 
 
 def test_agreement_and_accuracy_count_rows():
-    found = look()
+    found = make_preview()
     assert found.agreement() == pytest.approx(np.array([[1, 2 / 3], [2 / 3, 1]]))
     assert found.accuracy(np.array([0, 1, -1], dtype=np.int16)) == ([1.0, 0.5], 0.5)
     assert found.accuracy(np.array([-1, -1, -1], dtype=np.int16)) is None

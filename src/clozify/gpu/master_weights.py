@@ -1,8 +1,10 @@
-"""Float32 weights that AdamW changes, while a GPU computes with bf16 copies of them.
+"""Mixed-precision training with bf16 weights and float32 master weights that AdamW updates.
 
-In: the part of a module that does the heavy work, its encoder. Out: the same part in bf16 for as long as it is trained,
-and in float32 with the trained weights afterwards. Autocast does the same by casting every weight anew in every step;
-here one kernel changes all weights and their copies at once.
+Used for the encoder when all of it is trained on one GPU; the head stays in float32. It replaces autocast, which casts
+every weight to bf16 in every step; here the optimizer's kernel (`flat_adamw`) writes the bf16 weights as it updates the
+float32 ones.
+
+Gain over autocast with `torch.optim.AdamW`. GAIN: to be measured.
 """
 
 from __future__ import annotations
@@ -14,95 +16,96 @@ import torch
 from torch import Tensor, nn
 
 from clozify.config.recipe import Training
+from clozify.gpu.features import is_enabled
 from clozify.gpu.flat_adamw import FlatAdamW, FlatBuffer, flat_layout
 
 
 class MasterWeights:
-    """The float32 weights behind a part's working copies."""
+    """The float32 weights of an encoder whose parameters are low-precision copies of them."""
 
     def __init__(
-        self, module: nn.Module, part: nn.Module, settings: Training, dtype: torch.dtype = torch.bfloat16
+        self, module: nn.Module, encoder: nn.Module, settings: Training, dtype: torch.dtype = torch.bfloat16
     ) -> None:
         self.module, self.settings, self.dtype = module, settings, dtype
-        whole = all(p.requires_grad and p.dtype == torch.float32 for p in part.parameters())  # no adapters beside it
-        self.working = list(part.parameters()) if whole else []
-        self.of: dict[nn.Parameter, Tensor] = {}  # working copy -> master
-        self.gradient_of: dict[nn.Parameter, Tensor] = {}  # working copy -> where its gradient goes
-        self.adamws: list[FlatAdamW] = []  # of what has a gradient, which the first step shows, and of what came later
-        self.rate = 0.0
+        # an encoder with adapters has frozen weights
+        usable = all(p.requires_grad and p.dtype == torch.float32 for p in encoder.parameters())
+        self.parameters = list(encoder.parameters()) if usable and is_enabled("master_weights") else []
+        self.float32: dict[nn.Parameter, Tensor] = {}  # parameter -> its master weight
+        self.gradient_views: dict[nn.Parameter, Tensor] = {}  # parameter -> its slice of a buffer's gradients
+        self.optimizers: list[FlatAdamW] = []  # one for the parameters with a gradient in the first step, one for later
+        self.learning_rate = 0.0
 
     @contextmanager
-    def behind(self) -> Iterator[MasterWeights]:
-        """Compute with working copies; at the end the part has its float32 weights, as they were trained."""
-        for parameter in self.working:
-            self.of[parameter] = parameter.detach().clone()
+    def low_precision(self) -> Iterator[MasterWeights]:
+        """Convert the encoder's parameters to `dtype`; on exit they are the trained float32 weights again."""
+        for parameter in self.parameters:
+            self.float32[parameter] = parameter.detach().clone()
             parameter.data = parameter.data.to(self.dtype)
         try:
             yield self
         finally:
-            self.gradient_of.clear()
-            self.adamws.clear()
-            for parameter, master in self.of.items():
+            self.gradient_views.clear()
+            self.optimizers.clear()
+            for parameter, weight in self.float32.items():
                 parameter.grad = None
-                parameter.data = master.clone()  # each by itself: arrays that share memory are not saved as they are
-            self.of.clear()
+                parameter.data = weight.clone()  # its own storage: tensors that share one cannot be saved
+            self.float32.clear()
 
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of the steps to come."""
-        self.rate = rate
-        for adamw in self.adamws:
-            adamw.rate.fill_(rate)
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Set the learning rate of the following steps."""
+        self.learning_rate = learning_rate
+        for optimizer in self.optimizers:
+            optimizer.learning_rate.fill_(learning_rate)
 
     @torch.no_grad()
-    def step(self, others: list[Tensor]) -> None:
-        """Change the masters by their copies' gradients, clipped together with `others`, those of the other weights."""
-        given = {parameter: parameter.grad for parameter in self.working if parameter.grad is not None}
-        if new := [parameter for parameter in given if parameter not in self.gradient_of]:
-            self.adamws.append(self._lay_out(new))
-        torch._foreach_copy_([self.gradient_of[parameter] for parameter in given], list(given.values()))
-        for parameter in self.gradient_of.keys() - given.keys():
-            self.gradient_of[parameter].zero_()
-        lines = [line for adamw in self.adamws for line in adamw.lines]
-        scale = torch.ones_like(lines[0].weights[0])
+    def step(self, head_gradients: list[Tensor]) -> None:
+        """Update the master weights; gradients are clipped together with those of the module's other parameters."""
+        gradients = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
+        if new := [parameter for parameter in gradients if parameter not in self.gradient_views]:
+            self.optimizers.append(self._flatten(new))
+        torch._foreach_copy_([self.gradient_views[parameter] for parameter in gradients], list(gradients.values()))
+        for parameter in self.gradient_views.keys() - gradients.keys():
+            self.gradient_views[parameter].zero_()
+        buffers = [buffer for optimizer in self.optimizers for buffer in optimizer.buffers]
+        scale = torch.ones_like(buffers[0].weights[0])
         if self.settings.max_grad_norm:
-            norms = [torch.linalg.vector_norm(line.gradients, dtype=torch.float32) for line in lines]
-            norms += torch._foreach_norm(others) if others else []
+            norms = [torch.linalg.vector_norm(buffer.gradients, dtype=torch.float32) for buffer in buffers]
+            norms += torch._foreach_norm(head_gradients) if head_gradients else []
             scale = (self.settings.max_grad_norm / (torch.stack(norms).norm() + 1e-6)).clamp(max=1)
-            if others:
-                torch._foreach_mul_(others, scale)
-        for adamw in self.adamws:
-            adamw.step(scale)
+            if head_gradients:
+                torch._foreach_mul_(head_gradients, scale)
+        for optimizer in self.optimizers:
+            optimizer.step(scale)
 
-    def _lay_out(self, parameters: list[nn.Parameter]) -> FlatAdamW:
-        """Lay masters, copies and gradients end to end, those with weight decay apart from those without."""
-        lines = []
-        for decay, here in (
+    def _flatten(self, parameters: list[nn.Parameter]) -> FlatAdamW:
+        """Move parameters and their master weights into flat buffers, one with and one without weight decay."""
+        buffers = []
+        for weight_decay, group in (
             (self.settings.weight_decay, [p for p in parameters if p.ndim > 1]),
             (0.0, [p for p in parameters if p.ndim <= 1]),
         ):
-            places, length = flat_layout([parameter.numel() for parameter in here])
-            line = FlatBuffer.new(length, decay, self.dtype, parameters[0].device)
-            for parameter, place in zip(here, places, strict=True):
+            slices, length = flat_layout([parameter.numel() for parameter in group])
+            buffer = FlatBuffer.zeros(length, weight_decay, self.dtype, parameters[0].device)
+            for parameter, span in zip(group, slices, strict=True):
                 shape = parameter.shape
-                master, self.gradient_of[parameter] = line.weights[place].view(shape), line.gradients[place].view(shape)
-                copy = line.copies[place].view(shape)
-                self.of[parameter] = master.copy_(self.of[parameter])
-                parameter.data = copy.copy_(parameter.data)
-            lines.append(line)
-        adamw = FlatAdamW([line for line in lines if len(line.weights)], self.settings.adam_epsilon)
-        adamw.rate.fill_(self.rate)
-        return adamw
+                self.gradient_views[parameter] = buffer.gradients[span].view(shape)
+                self.float32[parameter] = buffer.weights[span].view(shape).copy_(self.float32[parameter])
+                parameter.data = buffer.copies[span].view(shape).copy_(parameter.data)
+            buffers.append(buffer)
+        optimizer = FlatAdamW([buffer for buffer in buffers if len(buffer.weights)], self.settings.adam_epsilon)
+        optimizer.learning_rate.fill_(self.learning_rate)
+        return optimizer
 
-    def state(self) -> dict[str, Tensor]:
-        """The module's weights in float32, copied."""
-        now = self.module.state_dict(keep_vars=True).items()  # what is frozen need not be kept
-        kept = {name: tensor for name, tensor in now if tensor.requires_grad or not isinstance(tensor, nn.Parameter)}
-        return {name: self.of.get(tensor, tensor).detach().clone() for name, tensor in kept.items()}
+    def state_dict(self) -> dict[str, Tensor]:
+        """A copy of the module's trained weights and buffers in float32."""
+        state = self.module.state_dict(keep_vars=True).items()
+        trained = {name: tensor for name, tensor in state if tensor.requires_grad or not isinstance(tensor, nn.Parameter)}
+        return {name: self.float32.get(tensor, tensor).detach().clone() for name, tensor in trained.items()}
 
     @torch.no_grad()
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take weights that `state` gave."""
-        self.module.load_state_dict(weights, strict=False)  # what is frozen was not kept
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        self.module.load_state_dict(state, strict=False)  # frozen weights are not part of it
         for name, parameter in self.module.named_parameters():
-            if parameter in self.of:
-                self.of[parameter].copy_(weights[name])
+            if parameter in self.float32:
+                self.float32[parameter].copy_(state[name])

@@ -1,1 +1,1 @@
-"""Triton kernels."""
+"""Triton kernels; they are imported only where they run."""

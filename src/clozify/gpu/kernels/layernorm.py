@@ -1,7 +1,7 @@
-"""The kernels behind `sublayers` on a GPU, in Triton: a bias, dropout, the residual sum and its layer norm.
+"""The Triton kernels of `fused_layernorm`: LayerNorm(dropout(x + linear_bias) + residual), forward and backward.
 
-In: (rows, size) arrays. Out: the same of the next states, or of gradients. All is computed in float32. Gradients of
-biases and norms are summed up by rows in one kernel, and these sums in another, always in the same order.
+Tensors are (rows, size), computed in float32. Gradients of biases and norm weights are summed in two stages, by program
+and then over programs, always in the same order, so they are deterministic.
 """
 
 from __future__ import annotations
@@ -13,125 +13,127 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FORWARD, BACKWARD = 256, 256  # entries of a row that a warp looks after
-AT_ONCE = 4  # programs for each of a GPU's processors, which share the rows when gradients are computed
-SUMS, WIDE = 256, 8  # sums that are summed up at a time, and columns of a program
+FORWARD_ENTRIES, BACKWARD_ENTRIES = 256, 256  # entries of a row per warp
+PROGRAMS_PER_SM = 4  # of the backward kernel, which divide the rows among them
+SUM_ROWS, SUM_COLUMNS = 256, 8  # tile of the kernel that adds up the partial sums
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def chances(seed, row, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A number between 0 and 1 for each entry of a row: the same ones whenever they are asked for."""
+def uniform_random(seed, row, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Uniform random numbers in [0, 1) for the entries of a row; they depend on the seed and the row alone."""
     a, b, c, d = tl.rand4x(tl.load(seed), row * (block // 4) + tl.arange(0, block // 4))
     return tl.reshape(tl.join(tl.join(a, b), tl.join(c, d)), (block,))
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def forward_kernel(  # type: ignore[no-untyped-def]
-    x, before, residual, weight, bias, seed, y, total, mean, scale, size, epsilon, dropout,
-    drops: tl.constexpr, keeps: tl.constexpr, block: tl.constexpr,
+    x, linear_bias, residual, weight, bias, seed, y, summed, mean, inverse_std, size, epsilon, dropout,
+    has_dropout: tl.constexpr, needs_gradient: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """A row: z = dropout(x + before) + residual; y = (z - mean) scale weight + bias. What a gradient needs is kept."""
+    """One row: z = dropout(x + linear_bias) + residual; y = (z - mean) inverse_std weight + bias."""
     row = tl.program_id(0)
-    at = tl.arange(0, block)
-    inside = at < size
-    place = row.to(tl.int64) * size + at
-    z = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    z = z + tl.load(before + at, mask=inside, other=0.0).to(tl.float32)
-    if drops:
-        z = tl.where(chances(seed, row, block) < dropout, 0.0, z / (1 - dropout))
-    z = z + tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
-    z = z.to(y.dtype.element_ty).to(tl.float32)  # as it is kept
+    columns = tl.arange(0, block)
+    mask = columns < size
+    offsets = row.to(tl.int64) * size + columns
+    z = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
+    z = z + tl.load(linear_bias + columns, mask=mask, other=0.0).to(tl.float32)
+    if has_dropout:
+        z = tl.where(uniform_random(seed, row, block) < dropout, 0.0, z / (1 - dropout))
+    z = z + tl.load(residual + offsets, mask=mask, other=0.0).to(tl.float32)
+    z = z.to(y.dtype.element_ty).to(tl.float32)  # rounded as the backward pass will read it
     m = tl.sum(z, axis=0) / size
-    apart = tl.where(inside, z - m, 0.0)
-    r = 1 / tl.sqrt(tl.sum(apart * apart, axis=0) / size + epsilon)
-    w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + place, (apart * r * w + b).to(y.dtype.element_ty), mask=inside)
-    if keeps:
-        tl.store(total + place, z.to(y.dtype.element_ty), mask=inside)
+    centered = tl.where(mask, z - m, 0.0)
+    r = 1 / tl.sqrt(tl.sum(centered * centered, axis=0) / size + epsilon)
+    w = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y + offsets, (centered * r * w + b).to(y.dtype.element_ty), mask=mask)
+    if needs_gradient:
+        tl.store(summed + offsets, z.to(y.dtype.element_ty), mask=mask)
         tl.store(mean + row, m)
-        tl.store(scale + row, r)
+        tl.store(inverse_std + row, r)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def backward_kernel(  # type: ignore[no-untyped-def]
-    gradient, total, weight, seed, mean, scale, of_x, of_residual, sums, rows, size, dropout,
-    drops: tl.constexpr, block: tl.constexpr,
+    grad_y, summed, weight, seed, mean, inverse_std, grad_x, grad_residual, partial_sums, rows, size, dropout,
+    has_dropout: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Some rows' gradients, and these rows' sums of the gradients of weight, bias and the bias before."""
-    first = tl.program_id(0)
-    at = tl.arange(0, block)
-    inside = at < size
-    w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    of_weight = tl.zeros((block,), dtype=tl.float32)
-    of_bias = tl.zeros((block,), dtype=tl.float32)
-    of_before = tl.zeros((block,), dtype=tl.float32)
-    row = first
+    """Gradients of some rows, and these rows' sums for the gradients of weight, bias and linear_bias."""
+    program = tl.program_id(0)
+    columns = tl.arange(0, block)
+    mask = columns < size
+    w = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
+    grad_weight = tl.zeros((block,), dtype=tl.float32)
+    grad_bias = tl.zeros((block,), dtype=tl.float32)
+    grad_linear_bias = tl.zeros((block,), dtype=tl.float32)
+    row = program
     while row < rows:
-        place = row.to(tl.int64) * size + at
-        g = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-        z = tl.load(total + place, mask=inside, other=0.0).to(tl.float32)
-        r = tl.load(scale + row)
-        normed = tl.where(inside, (z - tl.load(mean + row)) * r, 0.0)
-        along = tl.sum(normed * g * w, axis=0) / size
-        found = tl.where(inside, (g * w - normed * along - tl.sum(g * w, axis=0) / size) * r, 0.0)
-        tl.store(of_residual + place, found.to(of_residual.dtype.element_ty), mask=inside)
-        if drops:
-            found = tl.where(chances(seed, row, block) < dropout, 0.0, found / (1 - dropout))
-            tl.store(of_x + place, found.to(of_x.dtype.element_ty), mask=inside)
-        of_weight += g * normed
-        of_bias += g
-        of_before += found
+        offsets = row.to(tl.int64) * size + columns
+        g = tl.load(grad_y + offsets, mask=mask, other=0.0).to(tl.float32)
+        z = tl.load(summed + offsets, mask=mask, other=0.0).to(tl.float32)
+        r = tl.load(inverse_std + row)
+        normed = tl.where(mask, (z - tl.load(mean + row)) * r, 0.0)
+        projection = tl.sum(normed * g * w, axis=0) / size
+        grad_z = tl.where(mask, (g * w - normed * projection - tl.sum(g * w, axis=0) / size) * r, 0.0)
+        tl.store(grad_residual + offsets, grad_z.to(grad_residual.dtype.element_ty), mask=mask)
+        if has_dropout:
+            grad_z = tl.where(uniform_random(seed, row, block) < dropout, 0.0, grad_z / (1 - dropout))
+            tl.store(grad_x + offsets, grad_z.to(grad_x.dtype.element_ty), mask=mask)
+        grad_weight += g * normed
+        grad_bias += g
+        grad_linear_bias += grad_z
         row += tl.num_programs(0)
-    tl.store(sums + 3 * first * size + at, of_weight, mask=inside)
-    tl.store(sums + (3 * first + 1) * size + at, of_bias, mask=inside)
-    tl.store(sums + (3 * first + 2) * size + at, of_before, mask=inside)
+    tl.store(partial_sums + 3 * program * size + columns, grad_weight, mask=mask)
+    tl.store(partial_sums + (3 * program + 1) * size + columns, grad_bias, mask=mask)
+    tl.store(partial_sums + (3 * program + 2) * size + columns, grad_linear_bias, mask=mask)
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def sum_kernel(sums, out, count, length, high: tl.constexpr, wide: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sums of columns, always in the same order."""
-    column = tl.program_id(0) * wide + tl.arange(0, wide)
-    found = tl.zeros((high, wide), dtype=tl.float32)
-    first = tl.program_id(0) * 0  # not plain 0, which would be fixed when it is compiled
+def sum_kernel(partial_sums, out, count, length, tile_rows: tl.constexpr, tile_columns: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Column sums of a (count, length) tensor, always in the same order."""
+    column = tl.program_id(0) * tile_columns + tl.arange(0, tile_columns)
+    total = tl.zeros((tile_rows, tile_columns), dtype=tl.float32)
+    first = tl.program_id(0) * 0  # not the literal 0, which Triton would make a compile-time constant
     while first < count:
-        row = first + tl.arange(0, high)
-        inside = (row[:, None] < count) & (column[None, :] < length)
-        found += tl.load(sums + row[:, None] * length + column[None, :], mask=inside, other=0.0)
-        first += high
-    tl.store(out + column, tl.sum(found, axis=0).to(out.dtype.element_ty), mask=column < length)
+        row = first + tl.arange(0, tile_rows)
+        mask = (row[:, None] < count) & (column[None, :] < length)
+        total += tl.load(partial_sums + row[:, None] * length + column[None, :], mask=mask, other=0.0)
+        first += tile_rows
+    tl.store(out + column, tl.sum(total, axis=0).to(out.dtype.element_ty), mask=column < length)
 
 
-def _shape(size: int, of_a_warp: int) -> dict[str, Any]:
+def _launch_options(size: int, entries_per_warp: int) -> dict[str, Any]:
     block = max(16, triton.next_power_of_2(size))
-    return {"block": block, "num_warps": min(16, max(1, block // of_a_warp))}
+    return {"block": block, "num_warps": min(16, max(1, block // entries_per_warp))}
 
 
 def forward(
-    x: Tensor, before: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, seed: Tensor,
-    dropout: float, epsilon: float, keeps: bool,
+    x: Tensor, linear_bias: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, seed: Tensor,
+    dropout: float, epsilon: float, needs_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The next states; and, where it `keeps` them for a gradient, the sum, each row's mean and 1 / its deviation."""
+    """y; and, where a gradient is needed, dropout(x + linear_bias) + residual, its mean and 1 / its deviation by row."""
     rows, size = x.shape
-    y, total = torch.empty_like(x), torch.empty_like(x) if keeps else x
-    mean, scale = (torch.empty(rows if keeps else 1, device=x.device) for _ in range(2))
-    arrays = x, before, residual, weight, bias, seed, y, total, mean, scale
-    forward_kernel[(rows,)](*arrays, size, epsilon, dropout, drops=dropout > 0, keeps=keeps, **_shape(size, FORWARD))
-    return y, total, mean, scale
+    y, summed = torch.empty_like(x), torch.empty_like(x) if needs_gradient else x
+    mean, inverse_std = (torch.empty(rows if needs_gradient else 1, device=x.device) for _ in range(2))
+    tensors = x, linear_bias, residual, weight, bias, seed, y, summed, mean, inverse_std
+    flags = {"has_dropout": dropout > 0, "needs_gradient": needs_gradient}
+    forward_kernel[(rows,)](*tensors, size, epsilon, dropout, **flags, **_launch_options(size, FORWARD_ENTRIES))
+    return y, summed, mean, inverse_std
 
 
 def backward(
-    gradient: Tensor, total: Tensor, weight: Tensor, seed: Tensor, mean: Tensor, scale: Tensor, dropout: float
+    grad_y: Tensor, summed: Tensor, weight: Tensor, seed: Tensor, mean: Tensor, inverse_std: Tensor, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of x, the bias before, residual, weight and bias."""
-    rows, size = total.shape
-    here = torch.cuda.get_device_properties(total.device).multi_processor_count if total.is_cuda else 1
-    count = min(rows, AT_ONCE * here)
-    of_residual = torch.empty_like(total)
-    of_x = torch.empty_like(total) if dropout > 0 else of_residual
-    sums = torch.empty(count, 3 * size, device=total.device)
-    arrays = gradient, total, weight, seed, mean, scale, of_x, of_residual, sums
-    backward_kernel[(count,)](*arrays, rows, size, dropout, drops=dropout > 0, **_shape(size, BACKWARD))
-    of_weight, of_bias, of_before = out = weight.new_empty(3, size)
-    sum_kernel[(triton.cdiv(3 * size, WIDE),)](sums, out, count, 3 * size, SUMS, WIDE)
-    return of_x, of_before, of_residual, of_weight, of_bias
+    """The gradients of x, linear_bias, residual, weight and bias."""
+    rows, size = summed.shape
+    sm_count = torch.cuda.get_device_properties(summed.device).multi_processor_count if summed.is_cuda else 1
+    programs = min(rows, PROGRAMS_PER_SM * sm_count)
+    grad_residual = torch.empty_like(summed)
+    grad_x = torch.empty_like(summed) if dropout > 0 else grad_residual
+    partial_sums = torch.empty(programs, 3 * size, device=summed.device)
+    tensors = grad_y, summed, weight, seed, mean, inverse_std, grad_x, grad_residual, partial_sums
+    options = _launch_options(size, BACKWARD_ENTRIES)
+    backward_kernel[(programs,)](*tensors, rows, size, dropout, has_dropout=dropout > 0, **options)
+    grad_weight, grad_bias, grad_linear_bias = out = weight.new_empty(3, size)
+    sum_kernel[(triton.cdiv(3 * size, SUM_COLUMNS),)](partial_sums, out, programs, 3 * size, SUM_ROWS, SUM_COLUMNS)
+    return grad_x, grad_linear_bias, grad_residual, grad_weight, grad_bias

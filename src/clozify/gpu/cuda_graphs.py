@@ -1,4 +1,4 @@
-"""Training steps captured as CUDA graphs and replayed: launching their kernels one by one takes longer than running them.
+"""Training steps captured as CUDA graphs and replayed, since launching their kernels takes longer than running them.
 
 Replaces the eager step of the training loop on one GPU. A graph needs inputs of a fixed shape, so batches are padded to
 few shapes, and each shape is captured when it first occurs. The first steps, and all steps if capturing fails, run

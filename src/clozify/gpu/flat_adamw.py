@@ -1,7 +1,7 @@
 """AdamW as one Triton kernel over flat buffers that hold float32 weights, their bf16 copies and gradients.
 
-Used by `MasterWeights` on a GPU. It replaces `torch.optim.AdamW`, which needs float32 gradients, clipped beforehand, and
-the bf16 copies made afterwards: 52 bytes of memory traffic per weight instead of 34. Where Triton does not run,
+Used by `MasterWeights` on a GPU. It replaces `torch.optim.AdamW`, which needs float32 gradients, clipped beforehand,
+and the bf16 copies made afterwards: 52 bytes of memory traffic per weight instead of 34. Where Triton does not run,
 PyTorch's fused AdamW updates the same buffers.
 
 Gain (benchmarks/RESULTS.md, RoBERTa-large's shape on Yelp): together with bias gradients as matrix products

@@ -78,9 +78,7 @@ class _DropoutSeeds:
             self.values = torch.randint(2**31, (self.count,), device=self.values.device)
 
 
-def _fused_forward(
-    layer: Any, seeds: _DropoutSeeds, index: int, hidden_states: Tensor, input_tensor: Tensor
-) -> Tensor:
+def _fused_forward(layer: Any, seeds: _DropoutSeeds, index: int, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
     """The forward pass that replaces an output layer's own."""
     if not hidden_states.dtype == input_tensor.dtype == layer.dense.weight.dtype:  # autocast has to cast
         states: Tensor = type(layer).forward(layer, hidden_states, input_tensor)

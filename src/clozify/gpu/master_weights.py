@@ -99,7 +99,9 @@ class MasterWeights:
     def state_dict(self) -> dict[str, Tensor]:
         """A copy of the module's trained weights and buffers in float32."""
         state = self.module.state_dict(keep_vars=True).items()
-        trained = {name: tensor for name, tensor in state if tensor.requires_grad or not isinstance(tensor, nn.Parameter)}
+        trained = {
+            name: tensor for name, tensor in state if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
+        }
         return {name: self.float32.get(tensor, tensor).detach().clone() for name, tensor in trained.items()}
 
     @torch.no_grad()

@@ -1,8 +1,8 @@
 """Padding-free batches: sequences are concatenated, and variable-length attention keeps them apart by `cu_seqlens`.
 
-Replaces padded batches with an attention mask for training and scoring in 16 bits on a GPU, for encoders of Transformers
-that accept position ids and a custom attention function; `supports_packing` tests that. Attention is PyTorch's flash
-attention.
+Replaces padded batches with an attention mask for training and scoring in 16 bits on a GPU, for encoders that accept
+position ids and a custom attention function, as most in Transformers do; `supports_packing` tests that. Attention is
+PyTorch's flash attention.
 
 Gain over padding (benchmarks/RESULTS.md, RoBERTa-large's shape on Yelp): 34.6 -> 25.6 ms per fine-tuning step, 32.3 ->
 22.9 ms per distillation step, against concatenated sequences with a mask; clozify-mini 6.2 -> 4.3 ms per fine-tuning
@@ -78,7 +78,7 @@ def varlen_attention(
     max_length_q: int,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention within each row, (1, heads, tokens, size) -> (1, tokens, heads, size); the signature is Transformers'."""
+    """Attention within each row, (1, heads, tokens, size) -> (1, tokens, heads, size); as Transformers calls it."""
     if unsupported := [name for name in UNSUPPORTED if options.get(name) is not None]:
         raise TypeError(f"packed batches do not support {unsupported[0]}")
     if query.is_cuda and query.dtype in HALF_PRECISION:

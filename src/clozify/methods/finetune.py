@@ -135,7 +135,7 @@ def capturable_step(
             fill = {"input_ids": model.tokenizer.pad_id}
             found = {name: pad_last_axis(getattr(both, name), width, fill.get(name, 0)) for name in model.input_names}
         else:
-            packed = pack(both, model.tokenizer.pad_id, in_steps=True)
+            packed = pack(both, model.tokenizer.pad_id, pad_length=True)
             found, width = dict(packed.arrays), packed.arrays["input_ids"].shape[1]
             positions = packed.start[rows] + positions
         found |= {"rows": rows, "positions": positions, "truth": truth}

@@ -23,7 +23,7 @@ from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
 from clozify.data.rows import Rows
 from clozify.errors import ModelError
-from clozify.gpu.attention_mask import accepts_additive_mask, added
+from clozify.gpu.attention_mask import accepts_additive_mask, additive_mask
 from clozify.gpu.cuda_graphs import CapturableStep, pad_last_axis, padded_width
 from clozify.gpu.packing import encode_packed, pack, supports_packing
 from clozify.models.cloze import BUILTIN, PrecomputedEncoder, max_positions_of, set_attention_dropout
@@ -107,7 +107,7 @@ class Classifier:
         def arrays() -> dict[str, NDArray[Any]]:
             batch, beside = drawn()
             if in_line:
-                packed = pack(batch, self.tokenizer.pad_id, in_steps=True)
+                packed = pack(batch, self.tokenizer.pad_id, pad_length=True)
                 return packed.arrays | {"start": packed.start} | beside
             width = padded_width(batch.input_ids.shape[1], self.max_length)
             fill = {"input_ids": self.tokenizer.pad_id}
@@ -118,7 +118,7 @@ class Classifier:
                 return loss(self._scores_of_packed(inputs), inputs)
             given = {name: inputs[name] for name in names}
             if adds_mask:
-                given["attention_mask"] = added(given["attention_mask"], self.model.base_model)
+                given["attention_mask"] = additive_mask(given["attention_mask"], self.model.base_model)
             return loss(self.model(**given).logits, inputs)
 
         return CapturableStep(arrays, loss_of)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from clozify.config.sections import Adapter
 from clozify.errors import ModelError
-from clozify.gpu.attention_mask import accepts_additive_mask, added
+from clozify.gpu.attention_mask import accepts_additive_mask, additive_mask
 from clozify.gpu.fused_layernorm import fused_layernorm
 from clozify.gpu.packing import autocast_disabled, encode_packed, is_half_precision, pack, supports_packing
 from clozify.models.lora import add_adapter, load_adapter, merged, switch_adapter
@@ -212,11 +212,11 @@ class ClozeModel:
 
         Of a line of rows, `positions` are the line's own.
         """
-        if "bounds" in inputs:
+        if "cu_seqlens" in inputs:
             return encode_packed(self.encoder, inputs, self._typed, longest)[inputs["positions"]]
         given = {name: inputs[name] for name in self.input_names}
         if self._adds_mask:
-            given["attention_mask"] = added(given["attention_mask"], self.encoder)
+            given["attention_mask"] = additive_mask(given["attention_mask"], self.encoder)
         with autocast_disabled(self.encoder):
             hidden: Tensor = self.encoder(**given)[0]
         return hidden[inputs["rows"], inputs["positions"]]

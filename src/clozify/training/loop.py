@@ -105,8 +105,8 @@ def class_weights(labels: NDArray[np.int16], count: int) -> Tensor:
 class _Best:
     """The best weights so far, by looks at the development rows."""
 
-    def __init__(self, module: nn.Module, watch: Monitor, masters: MasterWeights) -> None:
-        self.module, self.watch, self.masters = module, watch, masters
+    def __init__(self, module: nn.Module, watch: Monitor, master_weights: MasterWeights) -> None:
+        self.module, self.watch, self.master_weights = module, watch, master_weights
         self.score, self.waited = -np.inf, 0
         self.weights: dict[str, Tensor] = {}
 
@@ -119,7 +119,7 @@ class _Best:
         self.waited += 1
         if score > self.score:
             self.score, self.waited = score, 0
-            self.weights = self.masters.state()
+            self.weights = self.master_weights.state_dict()
         return 0 < self.watch.dev.patience <= self.waited
 
 
@@ -145,7 +145,7 @@ def train(
     """Train on so many rows, for exactly the steps asked for; returns the mean loss of each `CHECK_EVERY` steps.
 
     `rate_of` gives parts of the module a learning rate of their own. With development rows to look at, the weights that
-    were best on them are kept, and training may stop early. A `FixedStep` is for a GPU, which replays it.
+    were best on them are kept, and training may stop early. A `CapturableStep` runs on a GPU as CUDA graphs.
     """
     steps, decay = settings.steps(rows), settings.decay_steps(rows)
     own = current_group()
@@ -155,16 +155,16 @@ def train(
     part = getattr(module, "base_model", module) if on_gpu else nn.Module()
     with (
         _tidied(on_gpu),
-        MasterWeights(module, part, settings).behind() as masters,
-        fused_linear_layers(part if masters.of else nn.Module()),
-        fused_layernorm(part if masters.of else nn.Module()),
+        MasterWeights(module, part, settings).low_precision() as master_weights,
+        fused_linear_layers(part if master_weights.float32 else nn.Module()),
+        fused_layernorm(part if master_weights.float32 else nn.Module()),
     ):
-        optimizer = make_optimizer(module, settings, rate_of, masters.of)
-        others = [p for p in module.parameters() if p not in masters.of]
+        optimizer = make_optimizer(module, settings, rate_of, master_weights.float32)
+        others = [p for p in module.parameters() if p not in master_weights.float32]
 
         def finish() -> None:
-            if masters.of:
-                masters.step([p.grad for p in others if p.grad is not None])
+            if master_weights.float32:
+                master_weights.step([p.grad for p in others if p.grad is not None])
             elif settings.max_grad_norm:
                 accelerator.clip_grad_norm_(others, settings.max_grad_norm)
             optimizer.step()
@@ -174,7 +174,9 @@ def train(
             for group in optimizer.param_groups:
                 now = group["peak"] * learning_rate_at(step, decay, settings.warmup_steps)
                 group["lr"] = group["lr"].fill_(now) if isinstance(group["lr"], Tensor) else now
-            masters.set_rate(settings.learning_rate * learning_rate_at(step, decay, settings.warmup_steps))
+            master_weights.set_learning_rate(
+                settings.learning_rate * learning_rate_at(step, decay, settings.warmup_steps)
+            )
 
         def eager(step: int) -> Tensor:
             assert not isinstance(loss_of_step, CapturableStep)
@@ -186,9 +188,9 @@ def train(
             return loss
 
         if not isinstance(loss_of_step, CapturableStep):
-            return _loop(module, eager, set_rate, steps, settings, watch, masters)
-        with CudaGraphRunner(module, loss_of_step, finish, accelerator.autocast).running() as replay:
-            return _loop(module, lambda _: replay.step(), set_rate, steps, settings, watch, masters)
+            return _loop(module, eager, set_rate, steps, settings, watch, master_weights)
+        with CudaGraphRunner(module, loss_of_step, finish, accelerator.autocast).side_stream() as runner:
+            return _loop(module, lambda _: runner.step(), set_rate, steps, settings, watch, master_weights)
 
 
 def train_classifier(
@@ -224,10 +226,10 @@ def _loop(
     steps: int,
     settings: Training,
     watch: Monitor,
-    masters: MasterWeights,
+    master_weights: MasterWeights,
 ) -> list[float]:
     """Take one step after another, look at the loss now and then, and at the development rows."""
-    best = _Best(module, watch, masters) if watch.look is not None else None
+    best = _Best(module, watch, master_weights) if watch.look is not None else None
     module.train()
     course: list[float] = []
     total, counted = torch.zeros((), device=next(module.parameters()).device), 0
@@ -247,6 +249,6 @@ def _loop(
         if best is not None and (step % watch.dev.every == 0 or step == steps) and best.look():
             break
     if best is not None and best.weights:
-        masters.load(best.weights)
+        master_weights.load_state_dict(best.weights)
     module.eval()
     return course

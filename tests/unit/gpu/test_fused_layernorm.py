@@ -1,4 +1,4 @@
-"""A sublayer's end as one kernel: Triton can run it on a CPU to be looked at, where Triton is there."""
+"""The fused LayerNorm kernel gives PyTorch's results; Triton's interpreter runs it on a CPU."""
 
 import copy
 import os
@@ -10,8 +10,8 @@ import torch
 import transformers
 from torch.nn import functional
 
-from clozify.gpu import fused_layernorm as sublayers
-from clozify.gpu.fused_layernorm import _fits, ended, fused_layernorm
+from clozify.gpu import fused_layernorm as module
+from clozify.gpu.fused_layernorm import _is_output_layer, bias_dropout_residual_layernorm, fused_layernorm
 
 TINY = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
 
@@ -28,22 +28,22 @@ TINY = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num
         ("distilbert", 0),
     ],
 )
-def test_it_is_found_where_a_model_has_it(kind, expected):
-    """Two to a layer; MPNet's attention and DistilBERT's sublayers end in code of their own, and stay as they are."""
+def test_output_layers_are_recognised_by_their_structure(kind, expected):
+    """Two per layer; MPNet's attention and DistilBERT's sublayers are built differently and are not replaced."""
     settings = TINY | ({"dim": 24, "hidden_dim": 40, "n_layers": 2, "n_heads": 2} if kind == "distilbert" else {})
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(kind, **settings))
-    assert sum(map(_fits, model.modules())) == expected
+    assert sum(map(_is_output_layer, model.modules())) == expected
 
 
 def test_a_model_on_the_cpu_stays_as_it_is():
-    """There is no Triton for it."""
+    """Triton compiles for GPUs only."""
     model = transformers.BertModel(transformers.BertConfig(**TINY))
     with fused_layernorm(model):
         assert not [layer for layer in model.modules() if "forward" in vars(layer)]
 
 
-def test_the_kernels_do_what_the_three_do():
-    """Triton looks at its variable when it is imported: in a process of its own."""
+def test_the_kernels_match_pytorch():
+    """In a process of its own, since Triton reads its environment variable when it is imported."""
     pytest.importorskip("triton")
     subprocess.run([sys.executable, __file__], check=True, env=os.environ | {"TRITON_INTERPRET": "1"})
 
@@ -52,7 +52,7 @@ def gradients(y, gradient, *of):
     return torch.autograd.grad(y, of, gradient)
 
 
-def dropped(dropout, seed, shape):
+def dropout_mask(dropout, seed, shape):
     """1 / (1 - dropout) where an entry is kept, 0 where it is not, as the kernel drew it."""
     from clozify.gpu.kernels.layernorm import forward
 
@@ -60,31 +60,33 @@ def dropped(dropout, seed, shape):
     return forward(ones, zeros[0], zeros, ones[0], zeros[0], torch.tensor(seed), dropout, 1e-5, True)[1]
 
 
-def compare_end(dropout, dtype, close, rows=11, size=24):
-    """States and all gradients, against the steps written out, with what was dropped as it was dropped."""
+def compare_with_formula(dropout, dtype, close, rows=11, size=24):
+    """Compare output and gradients with the formula in float64, under the kernel's own dropout mask."""
     torch.manual_seed(0)
     x, residual, gradient = (torch.randn(rows, size).to(dtype).requires_grad_() for _ in range(3))
     bias, weight, shift = (torch.randn(size).to(dtype).requires_grad_() for _ in range(3))
     norm = torch.nn.LayerNorm(size, eps=1e-5)
     norm.weight, norm.bias = torch.nn.Parameter(weight), torch.nn.Parameter(shift)
     of = x, bias, residual, norm.weight, norm.bias
-    y = ended(x, bias, residual, norm, torch.tensor(7), dropout)
-    mask = dropped(dropout, 7, (rows, size)) if dropout else torch.ones(rows, size)
+    y = bias_dropout_residual_layernorm(x, bias, residual, norm, torch.tensor(7), dropout)
+    mask = dropout_mask(dropout, 7, (rows, size)) if dropout else torch.ones(rows, size)
     exact = [part.detach().double().requires_grad_() for part in of]
-    wanted = (exact[0] + exact[1]) * mask + exact[2]
-    wanted = functional.layer_norm(wanted, (size,), exact[3], exact[4], 1e-5)
-    agree([y, *gradients(y, gradient, *of)], [wanted, *gradients(wanted, gradient.double(), *exact)], dtype, close)
+    reference = (exact[0] + exact[1]) * mask + exact[2]
+    reference = functional.layer_norm(reference, (size,), exact[3], exact[4], 1e-5)
+    assert_close(
+        [y, *gradients(y, gradient, *of)], [reference, *gradients(reference, gradient.double(), *exact)], dtype, close
+    )
 
 
-def agree(found, wanted, dtype, close):
-    for one, other in zip(found, wanted, strict=True):
+def assert_close(actual, expected, dtype, close):
+    for one, other in zip(actual, expected, strict=True):
         assert one.dtype == dtype
         assert (one - other).abs().max() <= close * other.abs().max()
 
 
 def compare_dropout():
-    """As much as asked for, the same for a seed, other entries for another; neighbours know nothing of each other."""
-    masks = [dropped(0.25, seed, (12, 512)) for seed in (7, 7, 8)]
+    """The dropout mask has the right rate, depends on the seed alone, and neighbouring entries are independent."""
+    masks = [dropout_mask(0.25, seed, (12, 512)) for seed in (7, 7, 8)]
     assert torch.equal(masks[0], masks[1])
     assert not torch.equal(masks[0], masks[2])
     for mask in masks:
@@ -96,12 +98,12 @@ def compare_dropout():
 
 
 def compare_model():
-    """A whole model: states and gradients without dropout; with it, every call draws anew, seeded by PyTorch."""
+    """Compare a model's states and gradients without dropout; with it, masks come from PyTorch's seed."""
     torch.manual_seed(0)
     plain = transformers.BertModel(transformers.BertConfig(**TINY)).eval()
     other = copy.deepcopy(plain)
     ids = torch.arange(4).view(2, 2)
-    sublayers._on_gpu = lambda layer: True
+    module._is_on_current_gpu = lambda layer: True
     plain(ids)[0].sin().sum().backward()
     with fused_layernorm(other):
         assert len([layer for layer in other.modules() if "forward" in vars(layer)]) == 4
@@ -109,7 +111,7 @@ def compare_model():
         states.sin().sum().backward()
         with torch.inference_mode():
             assert torch.equal(other(ids)[0], states)
-            assert torch.allclose(copy.deepcopy(other)(ids)[0], states)  # as scoring does in the midst of training
+            assert torch.allclose(copy.deepcopy(other)(ids)[0], states)  # as scoring does during training
         other.train()
         drawn = []
         for seed in (1, 1, 2):
@@ -125,9 +127,9 @@ def compare_model():
 
 
 if __name__ == "__main__":
-    for share in (0.0, 0.25):
-        compare_end(share, torch.float32, 1e-5)
-        compare_end(share, torch.float32, 1e-5, rows=3, size=32)
-        compare_end(share, torch.bfloat16, 0.02)
+    for rate in (0.0, 0.25):
+        compare_with_formula(rate, torch.float32, 1e-5)
+        compare_with_formula(rate, torch.float32, 1e-5, rows=3, size=32)
+        compare_with_formula(rate, torch.bfloat16, 0.02)
     compare_dropout()
     compare_model()

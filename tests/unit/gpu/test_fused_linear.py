@@ -1,4 +1,4 @@
-"""Linear layers as few products: those that read the same together, and biases' gradients."""
+"""Fused QKV products and bias gradients as products give PyTorch's results."""
 
 import copy
 
@@ -7,16 +7,16 @@ import torch
 import transformers
 from torch import nn
 
-from clozify.gpu import fused_linear as products
+from clozify.gpu import fused_linear
 from clozify.gpu.flat_adamw import flat_layout
-from clozify.gpu.fused_linear import concat_views, fused_linear_layers, groups
+from clozify.gpu.fused_linear import concat_views, fused_linear_layers, group_layers
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4), (2, 3, 4)])
-@pytest.mark.parametrize("most", [2, 16_384])
-def test_gradients_are_those_of_pytorch(shape, most, monkeypatch):
-    """A wrong gradient would train a worse model without a word."""
-    monkeypatch.setattr(products, "ROWS", most)
+@pytest.mark.parametrize("ones", [2, 16_384])
+def test_gradients_are_those_of_pytorch(shape, ones, monkeypatch):
+    """A wrong gradient would silently train a worse model."""
+    monkeypatch.setattr(fused_linear, "ROWS", ones)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3, bias=False), nn.Linear(3, 2)).double()
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -50,7 +50,7 @@ def test_a_layer_that_autocast_casts_for_is_left_to_it(dtype):
 
 
 class Attention(nn.Module):
-    """Asks three layers, in this order, of what each is given."""
+    """Calls three layers, in this order."""
 
     def __init__(self, order, sizes=(3, 3, 3)):
         super().__init__()
@@ -62,21 +62,21 @@ class Attention(nn.Module):
         return found["query"] * found["key"] + found["value"].sin()
 
 
-def laid_out(module):
-    """Weights end to end, as they are once a step was taken; likewise biases."""
+def flatten(module):
+    """Move weights, and biases, into one buffer each, as the optimizer's first step does."""
     for parts in ([p for p in module.parameters() if p.ndim == kind] for kind in (2, 1)):
-        places, length = flat_layout([part.numel() for part in parts])
-        line = torch.zeros(length, dtype=parts[0].dtype)
-        for part, place in zip(parts, places, strict=True):
-            part.data = line[place].view(part.shape).copy_(part.data)
+        slices, length = flat_layout([part.numel() for part in parts])
+        buffer = torch.zeros(length, dtype=parts[0].dtype)
+        for part, span in zip(parts, slices, strict=True):
+            part.data = buffer[span].view(part.shape).copy_(part.data)
 
 
 @pytest.mark.parametrize("order", [("query", "key", "value"), ("value", "query", "key")])
-@pytest.mark.parametrize("across", [False, True])
-@pytest.mark.parametrize("lies", [False, True])
+@pytest.mark.parametrize("cross_attention", [False, True])
+@pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("size", [3, 128])
-def test_layers_that_read_the_same_are_one_product(order, across, lies, size):
-    """Also where keys and values are read elsewhere, and whether weights lie end to end or not."""
+def test_layers_with_the_same_input_are_one_product(order, cross_attention, flat, size):
+    """Also in cross-attention, and whether the weights are contiguous or not."""
     torch.manual_seed(0)
     module = Attention(order, (size,) * 3).double()
     x, other = (torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -85,12 +85,12 @@ def test_layers_that_read_the_same_are_one_product(order, across, lies, size):
         out = module(x, given)
         return [out, *torch.autograd.grad((out * out.detach().cos()).sum(), [x, *module.parameters()])]
 
-    expected = [gradients(other if across else None) for _ in range(2)]
-    if lies:
-        laid_out(module)
-    assert len(groups(module)) == 1
+    expected = [gradients(other if cross_attention else None) for _ in range(2)]
+    if flat:
+        flatten(module)
+    assert len(group_layers(module)) == 1
     with fused_linear_layers(module):
-        found = [gradients(other if across else None) for _ in range(2)]
+        found = [gradients(other if cross_attention else None) for _ in range(2)]
         with torch.no_grad():
             assert torch.allclose(copy.deepcopy(module)(x), module(x))
     for one, two in zip(expected, found, strict=True):
@@ -99,7 +99,7 @@ def test_layers_that_read_the_same_are_one_product(order, across, lies, size):
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])
-def test_answers_may_be_changed_in_place(dimensions):
+def test_outputs_may_be_changed_in_place(dimensions):
     """As Longformer's attention and RoCBert's head do."""
 
     class Scaling(Attention):
@@ -126,12 +126,12 @@ def test_a_layer_with_two_names_is_left_as_it_was():
     assert "forward" not in vars(module.query)
 
 
-def test_weights_that_lie_end_to_end_are_not_copied():
-    """A copy in every step would cost what the larger product gains."""
+def test_contiguous_weights_are_not_copied():
+    """A copy in every step would cost what the larger product saves."""
     module = Attention(("query", "key", "value"), (128,) * 3)
     weights = [module.query.weight, module.key.weight, module.value.weight]
     assert concat_views(weights).data_ptr() != weights[0].data_ptr()
-    laid_out(module)
+    flatten(module)
     assert concat_views(weights).data_ptr() == weights[0].data_ptr()
     assert torch.equal(concat_views(weights), torch.cat(weights))
     assert concat_views(weights[1:]).data_ptr() == weights[1].data_ptr()
@@ -143,7 +143,7 @@ def test_an_encoder_s_attentions_are_found(kind):
     """One group a layer, and one for each of the other linear layers."""
     tiny = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9}
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(kind, **tiny))
-    found = groups(model)
+    found = group_layers(model)
     assert [len(layers) for layers in found][:3] == [3, 3, 1]
     linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     assert sorted(map(id, linear)) == sorted(id(layer) for layers in found for layer in layers)

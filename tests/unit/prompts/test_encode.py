@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from clozify.config.pattern import Pattern, Slot
 from clozify.config.recipe import Wording
 from clozify.errors import TaskError
-from clozify.gpu.packing import STEP, pack
+from clozify.gpu.packing import LENGTH_MULTIPLE, pack
 from clozify.prompts.encode import (
     EncodedRows,
     FieldInContext,
@@ -99,25 +99,25 @@ def test_a_gpu_is_given_no_mask_where_there_is_no_padding(splice):
         assert inputs["input_ids"].shape[1] % 8 == 0 or not masked
 
 
-@given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=20), in_steps=st.booleans())
-def test_every_token_has_one_place_in_the_line(splice, lengths, in_steps):
-    """A token in another row's place would be read as that row's."""
+@given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=20), pad_length=st.booleans())
+def test_packing_keeps_every_token_in_its_row(splice, lengths, pad_length):
+    """A token at another row's position would be read as that row's."""
     _, encoded = splice([[7 + n] * n for n in lengths], [[8]] * len(lengths), 100)
     batch = encoded.batch(np.arange(len(lengths)))
-    packed = pack(batch, 0, in_steps)
-    bounds = packed.arrays["bounds"].tolist()
+    packed = pack(batch, 0, pad_length)
+    cu_seqlens = packed.arrays["cu_seqlens"].tolist()
     for row, length in enumerate(encoded.lengths):
-        place = packed.start[row] + np.arange(length)
-        assert bounds[row : row + 2] == [packed.start[row], packed.start[row] + length]
-        assert (packed.arrays["input_ids"][0, place] == batch.input_ids[row, :length]).all()
-        assert (packed.arrays["token_type_ids"][0, place] == batch.token_type_ids[row, :length]).all()
-        assert packed.arrays["positions_in_row"][0, place].tolist() == list(range(length))
+        positions = packed.start[row] + np.arange(length)
+        assert cu_seqlens[row : row + 2] == [packed.start[row], packed.start[row] + length]
+        assert (packed.arrays["input_ids"][0, positions] == batch.input_ids[row, :length]).all()
+        assert (packed.arrays["token_type_ids"][0, positions] == batch.token_type_ids[row, :length]).all()
+        assert packed.arrays["row_positions"][0, positions].tolist() == list(range(length))
     tokens = packed.arrays["input_ids"].shape[1]
-    assert bounds[-1] == tokens
-    assert len(bounds) == len(lengths) + 1 + in_steps
-    if in_steps:  # the padding is a row of its own, never empty and never longer than a step
-        assert tokens % STEP == 0
-        assert 0 < tokens - encoded.lengths.sum() <= 2 * STEP
+    assert cu_seqlens[-1] == tokens
+    assert len(cu_seqlens) == len(lengths) + 1 + pad_length
+    if pad_length:  # the padding is a row of its own, never empty and never longer than a multiple
+        assert tokens % LENGTH_MULTIPLE == 0
+        assert 0 < tokens - encoded.lengths.sum() <= 2 * LENGTH_MULTIPLE
     else:
         assert tokens == encoded.lengths.sum()
 

@@ -111,7 +111,7 @@ def forward(
     x: Tensor, linear_bias: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, seed: Tensor,
     dropout: float, epsilon: float, needs_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """y; and, where a gradient is needed, dropout(x + linear_bias) + residual, its mean and 1 / its deviation by row."""
+    """y; and, where a gradient is needed, dropout(x + linear_bias) + residual, its mean and 1 / deviation by row."""
     rows, size = x.shape
     y, summed = torch.empty_like(x), torch.empty_like(x) if needs_gradient else x
     mean, inverse_std = (torch.empty(rows if needs_gradient else 1, device=x.device) for _ in range(2))

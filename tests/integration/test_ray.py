@@ -225,26 +225,6 @@ def test_a_machine_that_does_not_see_the_folder_or_has_another_version_is_named(
     assert worker.ready(__version__) is None
 
 
-def test_rows_travel_with_their_text_ids_and_labels(files):
-    """A path to this machine's cache is of no use on another one."""
-    import pickle
-
-    from clozify.executors.parcel import packed, unpacked
-
-    from clozify.config.task import load_task
-    from clozify.data.rows import read_rows
-
-    rows = read_rows(files / "test.csv", load_task(files / "task.toml")).select([3, 5, 30])
-    assert rows.labels.tolist()
-    parcel = pickle.dumps(packed(rows))
-    assert b".arrow" not in parcel
-    again = unpacked(pickle.loads(parcel))
-    assert again.texts("text") == rows.texts("text")
-    assert again.ids() == rows.ids() == [3, 5, 30]
-    assert again.labels.tolist() == rows.labels.tolist()
-    assert again.select([1]).ids() == [5]
-
-
 def test_a_cluster_is_shared_out_by_gpus_or_by_machines():
     two = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 4.0}, {}]
     assert share_of(two, at_once=2) == Share(workers=16, gpus=0.5, cpus=0, threads=1)

@@ -79,6 +79,26 @@ class Rows:
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_single": {}}  # what is chosen again anywhere need not travel
 
+    def in_memory_state(self) -> dict[str, Any]:
+        """The rows without references to files of this machine, for `from_state` on another one."""
+        state = {name: value for name, value in self.__getstate__().items() if name not in ("_dataset", "_whole")}
+        if self._whole is not None and "labels" in vars(self._whole[0]):  # one naming holds for all rows of the file
+            state["labels"] = self.labels
+        state["_row_numbers"] = self.row_numbers()
+        return state | {"table": self.table(), "info": self._dataset.info}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Rows:
+        """The rows of which `in_memory_state` was taken."""
+        from datasets import Dataset
+        from datasets.table import InMemoryTable
+
+        attributes = {name: value for name, value in state.items() if name not in ("table", "info")}
+        rows = cls.__new__(cls)
+        dataset = Dataset(InMemoryTable(state["table"]), info=state["info"]).with_format("arrow")
+        vars(rows).update(attributes, _dataset=dataset, _whole=None)
+        return rows
+
     def __len__(self) -> int:
         return len(self._dataset) if self._whole is None else len(self._whole[1])
 

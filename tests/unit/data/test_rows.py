@@ -1,12 +1,13 @@
 import gzip
 import json
+import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from clozify.config.task import load_task, parse_task
-from clozify.data.rows import NO_LABEL, few_shot, read_rows
+from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
 from clozify.errors import DataError
 
 ROWS = [("1", 'He said "no", twice'), ("3", "tabs\tand ünïcode 日本"), ("2", "NA"), ("1", "")]
@@ -303,3 +304,17 @@ def test_rows_are_taken_out_of_a_pile_in_stretches_too(tmp_path, stars, monkeypa
     assert left.ids() == [n for n in range(60) if n not in (0, 6, 7, 8, 59)]
     assert rows.excluding(rows.select([])) is rows
     assert len(rows.excluding(rows)) == 0
+
+
+def test_rows_are_sent_to_another_machine_with_their_text_ids_and_labels(tmp_path, stars):
+    """A path to this machine's cache is of no use on another one."""
+    rows = read_rows(write(tmp_path / "d.csv"), stars).select([1, 3, 2])
+    assert rows.labels.tolist() == [2, 0, 1]
+    pickled = pickle.dumps(rows.in_memory_state())
+    assert b".arrow" not in pickled
+    received = Rows.from_state(pickle.loads(pickled))
+    assert received.texts("text") == rows.texts("text")
+    assert received.ids() == rows.ids() == [1, 3, 2]
+    assert received.labels.tolist() == rows.labels.tolist()
+    assert received.digest == rows.digest
+    assert received.select([1]).ids() == [3]

@@ -60,7 +60,7 @@ def main(
             fitted(task).save(source)
         places = {"PyTorch": source, "ONNX": Path(scratch) / "onnx", "ONNX int8": Path(scratch) / "int8"}
         for name, int8 in (("ONNX", False), ("ONNX int8", True)):
-            export(source, places[name], int8, "builtin:test", least_agreement=0)
+            export(source, places[name], int8, "builtin:test", min_agreement=0)
         data = read_rows("builtin:test", task)
         data = data.select(np.linspace(0, len(data) - 1, rows).astype(np.int64))
         classifiers = {name: load_classifier(place, "cpu") for name, place in places.items()}

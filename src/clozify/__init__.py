@@ -1,6 +1,7 @@
 """clozify: few-shot text classification by Pattern-Exploiting Training (PET).
 
-Importing the package is cheap: heavy libraries load where they are used.
+The names in `__all__` are the public interface. They are loaded when they are first used, so `import clozify` loads no
+other library.
 """
 
 from __future__ import annotations
@@ -13,35 +14,75 @@ if TYPE_CHECKING:
     from clozify.config.recipe import load_recipe as load_recipe
     from clozify.config.task import Task as Task
     from clozify.config.task import load_task as load_task
+    from clozify.data.rows import Rows as Rows
     from clozify.data.rows import few_shot as few_shot
     from clozify.data.rows import read_rows as read_rows
     from clozify.errors import ClozifyError as ClozifyError
+    from clozify.errors import DataError as DataError
+    from clozify.errors import ExportError as ExportError
+    from clozify.errors import ModelError as ModelError
+    from clozify.errors import RecipeError as RecipeError
+    from clozify.errors import RunError as RunError
+    from clozify.errors import ServingError as ServingError
+    from clozify.errors import TaskError as TaskError
+    from clozify.errors import TrainingError as TrainingError
     from clozify.estimator import PetClassifier as PetClassifier
+    from clozify.inference.export import ExportResult as ExportResult
+    from clozify.inference.export import export as export
+    from clozify.inference.finished_run import EvaluationResult as EvaluationResult
+    from clozify.inference.finished_run import FinishedRun as FinishedRun
+    from clozify.inference.finished_run import Predictions as Predictions
+    from clozify.inference.finished_run import evaluate as evaluate
+    from clozify.inference.finished_run import load_run as load_run
+    from clozify.inference.finished_run import predict as predict
+    from clozify.inference.suggest import Suggestions as Suggestions
+    from clozify.inference.suggest import suggest as suggest
+    from clozify.inference.zero_shot import ZeroShotResult as ZeroShotResult
     from clozify.inference.zero_shot import zero_shot as zero_shot
     from clozify.models.cloze import ClozeModel as ClozeModel
     from clozify.models.cloze import load_model as load_model
+    from clozify.pipeline.find_words import find_words as find_words
+    from clozify.pipeline.pretrain import pretrain as pretrain
     from clozify.pipeline.train import train as train
+    from clozify.runs.metrics import Metrics as Metrics
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "ClozeModel": "models.cloze",
-    "ClozifyError": "errors",
-    "PetClassifier": "estimator",
-    "Recipe": "config.recipe",
-    "Task": "config.task",
-    "few_shot": "data.rows",
-    "load_model": "models.cloze",
-    "load_recipe": "config.recipe",
-    "load_task": "config.task",
-    "read_rows": "data.rows",
-    "train": "pipeline.train",
-    "zero_shot": "inference.zero_shot",
+_MODULES = {
+    "config.recipe": ["Recipe", "load_recipe"],
+    "config.task": ["Task", "load_task"],
+    "data.rows": ["Rows", "few_shot", "read_rows"],
+    "errors": [
+        "ClozifyError",
+        "DataError",
+        "ExportError",
+        "ModelError",
+        "RecipeError",
+        "RunError",
+        "ServingError",
+        "TaskError",
+        "TrainingError",
+    ],
+    "estimator": ["PetClassifier"],
+    "inference.export": ["ExportResult", "export"],
+    "inference.finished_run": ["EvaluationResult", "FinishedRun", "Predictions", "evaluate", "load_run", "predict"],
+    "inference.suggest": ["Suggestions", "suggest"],
+    "inference.zero_shot": ["ZeroShotResult", "zero_shot"],
+    "models.cloze": ["ClozeModel", "load_model"],
+    "pipeline.find_words": ["find_words"],
+    "pipeline.pretrain": ["pretrain"],
+    "pipeline.train": ["train"],
+    "runs.metrics": ["Metrics"],
 }
-__all__ = list(_HOME)
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'clozify' has no attribute '{name}'")
-    return getattr(import_module(f"clozify.{_HOME[name]}"), name)
+    return getattr(import_module(f"clozify.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

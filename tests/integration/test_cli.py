@@ -30,9 +30,20 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a command in this process: (exit status, stdout, stderr)."""
+def run(capsys, monkeypatch, builtin):
+    """Run a command in this process: (exit status, stdout, stderr); the built-in model is loaded once for all."""
     from clozify import cli
+    from clozify.inference import zero_shot
+    from clozify.models import cloze
+    from clozify.pipeline import find_words
+
+    load = cloze.load_model
+
+    def load_once(name="builtin", *args, **settings):
+        return builtin if name == "builtin" and not args and not settings else load(name, *args, **settings)
+
+    for module in (cloze, zero_shot, find_words):
+        monkeypatch.setattr(module, "load_model", load_once)
 
     def command(*words: str):
         monkeypatch.setattr(sys, "argv", ["clozify", *map(str, words)])
@@ -213,9 +224,10 @@ def test_zero_shot_from_python_works_more_than_once(folder, builtin):
     import clozify
 
     for _ in range(2):
-        found, report = clozify.zero_shot("task.toml", "rows.csv", builtin)
-        assert found.probabilities(0, 3).shape == (3, 2)
-        assert report["rows"] == 3
+        result = clozify.zero_shot("task.toml", "rows.csv", builtin)
+        assert result.probabilities.shape == (3, 2)
+        assert result.labels[:2] == ["pos", "neg"]
+        assert len(result.rows) == 3
 
 
 def test_the_installed_command_prints_its_version():

@@ -51,7 +51,7 @@ def test_a_run_from_the_command_line_reports_names_its_augmentation_and_predicts
     assert found.get("layers") == ([2] if method == "mixtext" else None)
     assert (files / "run" / "classifier" / "model.safetensors").exists()
     again = evaluate(files / "run", files / "test.csv")
-    assert again["accuracy"] == found["accuracy_each"][0]
+    assert again.accuracy == found["accuracy_each"][0]
 
 
 def test_augmentations_are_made_once_and_a_stopped_run_goes_on_where_it_was(run, files, monkeypatch):

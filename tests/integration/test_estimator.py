@@ -102,7 +102,7 @@ def test_what_is_learned_is_as_clozify_train_learns_it(make, tmp_path):
     estimator = make(random_state=5).fit(TEXTS, LABELS)
     changes = {"settings": [*STEPS, "seed=5"], "method": "supervised", "model": estimator.model}
     train(TASK, tmp_path / "labeled.csv", tmp_path / "run", **changes)
-    _, expected = predict(tmp_path / "run", tmp_path / "labeled.csv")
+    expected = predict(tmp_path / "run", tmp_path / "labeled.csv").probabilities
     assert np.array_equal(estimator.predict_proba(TEXTS), expected[:, [1, 0, 2]])
 
 

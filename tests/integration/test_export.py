@@ -48,16 +48,16 @@ def written(exported, monkeypatch):
 def test_an_export_answers_as_the_classifier_does(exported, folder):
     """Rows of other numbers and lengths than the graph was made with must do as well."""
     place, found = exported
-    assert found["agreement"] == 1
-    assert found["largest_difference"] < 1e-5
-    assert json.loads((place / "export.json").read_text()) == found
+    assert found.agreement == 1
+    assert found.largest_difference < 1e-5
+    assert json.loads((place / "export.json").read_text()) == found.to_json()
     for rows in (ROWS, "text\nx\n", "text\n" + "utility for data. " * 30 + "\n"):
         (folder / "other.csv").write_text(rows)
-        _, before = predict(folder / "classifier", folder / "other.csv")
-        _, after = predict(place, folder / "other.csv")
+        before = predict(folder / "classifier", folder / "other.csv").probabilities
+        after = predict(place, folder / "other.csv").probabilities
         assert np.allclose(before, after, atol=1e-5)
-    both = [evaluate(where, folder / "rows.csv")["accuracy"] for where in (folder / "classifier", place)]
-    assert both[0] == both[1] == found["accuracy"]["onnx"]
+    both = [evaluate(where, folder / "rows.csv").accuracy for where in (folder / "classifier", place)]
+    assert both[0] == both[1] == found.accuracy.onnx
 
 
 def test_an_export_holds_all_that_it_needs_and_no_weights_of_pytorch(exported):
@@ -76,7 +76,7 @@ def test_an_export_is_served(exported, folder):
         found = post(server.port, {"text": "game number 3"})[1]["predictions"][0]
         assert post(server.port, path="/health")[1]["model"] == "a classifier in ONNX"
     (folder / "one.csv").write_text("text\ngame number 3\n")
-    _, right = predict(folder / "classifier", folder / "one.csv")
+    right = predict(folder / "classifier", folder / "one.csv").probabilities
     assert list(found["probabilities"].values()) == pytest.approx(right[0].tolist(), abs=1e-5)
 
 
@@ -158,7 +158,7 @@ def test_an_export_that_answers_otherwise_is_refused_and_nothing_is_left(written
     honest = module.compare
 
     def off(*given):
-        return honest(*given) | {"agreement": 0.9}
+        return honest(*given).model_copy(update={"agreement": 0.9})
 
     monkeypatch.setattr(module, "compare", off)
     for int8 in (False, True):

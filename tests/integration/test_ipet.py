@@ -80,7 +80,7 @@ def test_without_distillation_the_last_generation_is_the_result(run, files):
 
     metrics = run(method="ipet", settings=[*IPET, "distillation=false"])
     assert "classifier" not in metrics
-    assert evaluate(files / "run", files / "test.csv")["confusion"] == metrics["ensemble"]["confusion"]
+    assert evaluate(files / "run", files / "test.csv").confusion == metrics["ensemble"]["confusion"]
 
 
 def test_what_ipet_needs_is_said_before_anything_is_spent(run, files):

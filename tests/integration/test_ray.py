@@ -283,7 +283,7 @@ def test_a_run_in_a_store_that_is_killed_goes_on_and_its_classifier_predicts(run
         assert np.array_equal(np.load(files / "one.npy"), expected)
     assert not [name for name in store.names() if name.startswith("lock") or name.endswith(".part")]
     assert {"run.json", "metrics.json", "ensemble.json", "labels.parquet", "log.txt"} <= set(store.names())
-    _, one = predict(address, files / "test.csv")
-    _, other = predict(files / "alone", files / "test.csv")
+    one = predict(address, files / "test.csv").probabilities
+    other = predict(files / "alone", files / "test.csv").probabilities
     assert np.array_equal(one, other)
-    assert evaluate(f"{address}/classifier", files / "test.csv")["rows"] == 40
+    assert evaluate(f"{address}/classifier", files / "test.csv").rows == 40

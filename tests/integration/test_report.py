@@ -95,7 +95,7 @@ def test_a_pile_that_has_changed_is_not_shown_for_what_it_was(place, tmp_path):
     assert not any(row.texts for row in findings.next.rows)
     with pytest.raises(ClozifyError, match="--unlabeled"):
         suggest(tmp_path / "run", 2, tmp_path / "s.csv")
-    assert len(suggest(tmp_path / "run", 2, tmp_path / "s.csv", unlabeled=place / "pile.csv")["rows"]) == 2
+    assert len(suggest(tmp_path / "run", 2, tmp_path / "s.csv", unlabeled=place / "pile.csv").rows) == 2
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_every_method_has_its_report(place, tmp_path, tiny_folder, changes):
     assert (tmp_path / "run" / "classifier" / "README.md").exists() == ((tmp_path / "run" / "classifier").exists())
     if "unlabeled" not in changes or changes.get("method") == "supervised":  # the result itself scores a pile
         given = None if "unlabeled" not in changes else place / "pile.csv"
-        assert len(suggest(tmp_path / "run", 3, tmp_path / "s.csv", unlabeled=given)["rows"]) == 3
+        assert len(suggest(tmp_path / "run", 3, tmp_path / "s.csv", unlabeled=given).rows) == 3
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -161,8 +161,8 @@ def test_rows_labelled_already_are_not_suggested_even_where_the_pile_holds_them(
     given = asked(place, tiny_folder, unlabeled=tmp_path / "all.csv", allow_overlap=True)
     train(output=tmp_path / "run", **given)
     found = suggest(tmp_path / "run", 40, tmp_path / "next.csv")
-    assert {row["text"] for row in found["rows"]} == set(pd.read_csv(place / "pile.csv")["text"])
-    assert any("only 20 rows" in note for note in found["warnings"])
+    assert {row.text for row in found.rows} == set(pd.read_csv(place / "pile.csv")["text"])
+    assert any("Only 20 rows" in note for note in found.warnings)
 
 
 def test_the_card_tells_the_task_the_numbers_and_the_limits_and_no_folder(place):

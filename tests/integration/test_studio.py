@@ -83,13 +83,11 @@ def test_the_page_answers_as_the_command_does(project, tiny):
     from clozify.inference.zero_shot import zero_shot
 
     found = project.preview()
-    predicted, _ = zero_shot(
-        project.folder / TASK_FILE, project.data.source, tiny("bert"), max_length=previews.MAX_LENGTH
-    )
-    scores = predicted.pair_scores(0, 50)[:, project.data.shown]
+    predicted = zero_shot(project.folder / TASK_FILE, project.data.source, tiny("bert"), max_length=previews.MAX_LENGTH)
+    scores = predicted.scores.pair_scores(0, 50)[:, project.data.shown]
     shares = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
     assert found.probabilities == pytest.approx(shares, abs=1e-5)
-    assert found.ensemble == pytest.approx(predicted.probabilities(0, 50)[project.data.shown], abs=1e-5)
+    assert found.ensemble == pytest.approx(predicted.probabilities[:50][project.data.shown], abs=1e-5)
     alike = (shares[0].argmax(axis=-1) == shares[1].argmax(axis=-1)).mean()
     assert found.agreement() == pytest.approx(np.array([[1, alike], [alike, 1]]))
 

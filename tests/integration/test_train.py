@@ -60,7 +60,8 @@ def test_the_classifier_is_an_ordinary_hugging_face_folder(run, files):
     from clozify.inference.finished_run import predict
 
     run()
-    rows, probabilities = predict(files / "run", files / "test.csv", files / "p.csv")
+    predictions = predict(files / "run", files / "test.csv", files / "p.csv")
+    rows, probabilities = predictions.rows, predictions.probabilities
     classify = pipeline("text-classification", model=str(files / "run" / "classifier"), top_k=None)
     for text, shares in zip(rows.texts("text", 0, 5), probabilities, strict=False):
         by_name = {found["label"]: found["score"] for found in classify([text])[0]}
@@ -82,7 +83,8 @@ def test_a_classifier_of_two_fields_takes_the_second_as_a_text_pair(run, files):
     kept = [line for line in (files / "task.toml").read_text().splitlines() if not line.startswith(("fields", "patt"))]
     (files / "task.toml").write_text("\n".join([patterns, *kept]))
     run()
-    rows, probabilities = predict(files / "run", files / "test.csv", files / "p.csv")
+    predictions = predict(files / "run", files / "test.csv", files / "p.csv")
+    rows, probabilities = predictions.rows, predictions.probabilities
     classify = pipeline("text-classification", model=str(files / "run" / "classifier"), top_k=None)
     texts = zip(rows.texts("title", 0, 5), rows.texts("text", 0, 5), strict=True)
     for (title, text), shares in zip(texts, probabilities, strict=False):
@@ -96,8 +98,8 @@ def test_without_a_pile_the_result_is_the_ensemble_itself(run, files):
     metrics = run(unlabeled=None)
     assert "classifier" not in metrics
     again = evaluate(files / "run", files / "test.csv")
-    assert again["accuracy"] == metrics["ensemble"]["accuracy"]
-    assert again["confusion"] == metrics["ensemble"]["confusion"]
+    assert again.accuracy == metrics["ensemble"]["accuracy"]
+    assert again.confusion == metrics["ensemble"]["confusion"]
 
 
 def test_the_supervised_baseline_is_a_run_of_its_own(run, files):

@@ -23,7 +23,7 @@ def test_the_authors_recipe_runs_from_end_to_end_and_predicts_as_it_trained(run,
     seeds = {member["seed"] for member in metrics["members"]["each"]}
     assert len(seeds) == 4  # each member its own
     alone = run("alone", recipe="original-code", settings=settings, unlabeled=None)
-    assert evaluate(files / "alone", files / "test.csv")["confusion"] == alone["ensemble"]["confusion"]
+    assert evaluate(files / "alone", files / "test.csv").confusion == alone["ensemble"]["confusion"]
 
 
 def test_every_backslash_becomes_a_space_where_the_recipe_says_so(files):
@@ -203,7 +203,7 @@ def test_a_task_that_gets_aliases_reaches_the_classifier_without_new_training(ru
     lines = []
     run(say=lines.append)
     assert sum("already there" in line for line in lines) == 6
-    assert evaluate(files / "run", files / "named.csv")["rows"] == 40
+    assert evaluate(files / "run", files / "named.csv").rows == 40
 
 
 def test_the_command_line_shows_a_run_that_had_development_but_no_test_rows(files, tiny_folder, monkeypatch, capsys):

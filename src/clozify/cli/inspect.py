@@ -69,7 +69,7 @@ def check(
     from clozify.inference.check import check as look
     from clozify.models.cloze import load_model
 
-    found = look(loaded, load_model(model), data, column_mapping, max_length)
+    found = look(loaded, load_model(model), data, column_mapping, max_length).model_dump()
     if as_json:
         print_json(found)
     else:
@@ -103,18 +103,18 @@ def zero_shot(
     from clozify.cli.tables import show_zero_shot
     from clozify.inference.zero_shot import zero_shot as predict
 
-    found, report = predict(loaded, data, model, output, calibrate, column_mapping, max_length)
+    result = predict(loaded, data, model, output, calibrate, column_mapping, max_length)
     if as_json:
-        print_json(report)
+        print_json(result.to_json())
         return
-    shown = min(5, len(found.rows))
-    shares = found.probabilities(0, shown)
-    texts = [found.rows.texts(field, 0, shown) for field in loaded.fields]
+    count = min(5, len(result.rows))
+    probabilities = result.scores.probabilities(0, count)  # (rows, labels)
+    texts = [result.rows.texts(field, 0, count) for field in loaded.fields]
     examples = [
-        (str(row), " ".join(filter(None, fields))[:60], loaded.labels[share.argmax()], float(share.max()))
-        for row, share, *fields in zip(found.rows.ids(0, shown), shares, *texts, strict=True)
+        (str(row_id), " ".join(filter(None, fields))[:60], loaded.labels[row.argmax()], float(row.max()))
+        for row_id, row, *fields in zip(result.rows.ids(0, count), probabilities, *texts, strict=True)
     ]
-    show_zero_shot(Console(), report, examples)
+    show_zero_shot(Console(), result.to_json(), examples)
 
 
 @app.command("find-words")

@@ -67,7 +67,7 @@ def suggest(
     from clozify.cli.tables import show_suggestions
     from clozify.inference.suggest import suggest as work
 
-    found = work(run, count, output, unlabeled, with_labeled, mapping_of(mapping))
+    found = work(run, count, output, unlabeled, with_labeled, mapping_of(mapping)).model_dump()
     if as_json:
         print_json(found)
     else:

@@ -31,21 +31,21 @@ def export(
         raise ExportError(f"There is no format '{kind}'; there is 'onnx'.")
     from clozify.inference.export import export as work
 
-    found = work(folder, output, int8, data, agreement, teller(quiet))
+    result = work(folder, output, int8, data, agreement, teller(quiet))
     if as_json:
-        print_json(found)
+        print_json(result.to_json())
         return
-    speed = found["rows_per_second"]
     typer.echo(
-        f"{found['agreement']:.1%} of {found['rows']:,} rows get the same label; probabilities differ by "
-        f"{found['largest_difference']:.1e} at most."
+        f"{result.agreement:.1%} of {result.rows:,} rows get the same label; probabilities differ by "
+        f"{result.largest_difference:.1e} at most."
     )
-    if "accuracy" in found:
-        right = found["accuracy"]
-        typer.echo(f"Accuracy: {100 * right['pytorch']:.1f} before, {100 * right['onnx']:.1f} after.")
+    if result.accuracy is not None:
+        before, after = 100 * result.accuracy.pytorch, 100 * result.accuracy.onnx
+        typer.echo(f"Accuracy: {before:.1f} before, {after:.1f} after.")
+    speed = result.rows_per_second
     typer.echo(
-        f"Rows a second: {speed['pytorch']:.1f} by PyTorch, {speed['onnx']:.1f} by ONNX Runtime. "
-        f"The export, {found['bytes'] / 1e6:.1f} MB, is in {found['output']}"
+        f"Rows a second: {speed.pytorch:.1f} by PyTorch, {speed.onnx:.1f} by ONNX Runtime. "
+        f"The export, {result.bytes / 1e6:.1f} MB, is in {result.output}"
     )
 
 

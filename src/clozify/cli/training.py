@@ -180,14 +180,14 @@ def predict(
     """Predict new rows with a finished run."""
     from clozify.inference.finished_run import predict as work
 
-    rows, probabilities = work(run, data, output, mapping_of(mapping))
+    predictions = work(run, data, output, mapping_of(mapping))
     if output is not None:
-        typer.echo(f"Predictions for {len(rows):,} rows are in {output}.")
+        typer.echo(f"Predictions for {len(predictions):,} rows are in {output}.")
         return
-    labels = rows.task.labels
-    for row, shares in zip(rows.ids(), probabilities, strict=True):
-        found = {label: round(float(share), 6) for label, share in zip(labels, shares, strict=True)}
-        line = {"id": row, "prediction": labels[int(shares.argmax())], "probabilities": found}
+    labels = predictions.rows.task.labels
+    for row_id, label, row in zip(predictions.ids, predictions.labels, predictions.probabilities, strict=True):
+        probabilities = {name: round(float(value), 6) for name, value in zip(labels, row, strict=True)}
+        line = {"id": row_id, "prediction": label, "probabilities": probabilities}
         typer.echo(json.dumps(line, ensure_ascii=False))
 
 
@@ -202,7 +202,7 @@ def evaluate(
     from clozify.cli.tables import show_evaluation
     from clozify.inference.finished_run import evaluate as evaluate_run
 
-    found = evaluate_run(run, data, mapping_of(mapping))
+    found = evaluate_run(run, data, column_mapping=mapping_of(mapping)).model_dump()
     if as_json:
         print_json(found)
     else:

@@ -7,8 +7,9 @@ wrong, as a `ValueError` too, since that is what callers from scikit-learn expec
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,14 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from clozify.config.task import Task
-from clozify.data.rows import Rows
+from clozify.data.rows import Rows, read_rows
 from clozify.errors import DataError, did_you_mean, quoted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Texts: TypeAlias = "Sequence[str] | Sequence[Mapping[str, str]] | NDArray[Any] | pd.DataFrame | pd.Series"
+RowSource: TypeAlias = "str | Path | Rows | Texts"  # a file's name, or rows in memory
 
 KINDS: dict[str, Callable[[str], Any]] = {  # what y may hold, by NumPy's letter for it
     "U": str,
@@ -40,6 +47,29 @@ def make_rows(columns: dict[str, list[str]], task: Task, source: str) -> Rows:
         return Rows(Dataset.from_dict(columns), task, source)
     except UnicodeEncodeError as error:
         raise InputError(f"{source} holds {error.object!r}, which is no valid Unicode; repair the text.") from None
+
+
+def load_rows(data: RowSource, task: Task, column_mapping: Mapping[str, str] | None = None, labels: Any = None) -> Rows:
+    """Rows from a file or data set (a name), from `Rows`, or from memory: texts, dicts by field, or a DataFrame.
+
+    `labels` belong to rows in memory; a DataFrame's label column serves too.
+    """
+    if isinstance(data, Rows):
+        return data.with_task(task)
+    if isinstance(data, (str, Path)):
+        return read_rows(data, task, column_mapping)
+    texts: Any = data
+    if hasattr(texts, "columns"):
+        texts = texts.rename(columns={column: field for field, column in (column_mapping or {}).items()})
+        if labels is None and task.label in texts.columns:
+            labels = texts[task.label]
+    columns = extract_columns(texts, task, "data")
+    if labels is not None:
+        names, _, _ = encode_labels(labels, task)
+        if len(names) != (count := len(next(iter(columns.values())))):
+            raise InputError(f"There are {count} rows, but {len(names)} labels; each row needs one.")
+        columns[task.label] = names
+    return make_rows(columns, task, "rows in memory")
 
 
 def extract_columns(X: Any, task: Task, what: str) -> dict[str, list[str]]:  # noqa: N803

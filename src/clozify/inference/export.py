@@ -1,8 +1,6 @@
-"""A classifier as an ONNX file that needs no PyTorch, behind `clozify export`.
+"""Implements `clozify export`: a classifier as an ONNX graph, which runs without PyTorch.
 
-In: a run's folder (or a classifier's) and rows to check on. Out: a folder with the graph, the tokenizer, the labels and
-the task, which `clozify predict`, `evaluate` and `serve` take too. Rows are scored by both before anything is written:
-an export that answers otherwise is refused.
+The export and the original score the same rows before anything is kept; an export that answers otherwise is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,146 +29,196 @@ from clozify.inference.finished_run import FinishedRun
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE, OUTPUT
+from clozify.runs.metrics import Record
 from clozify.utils.atomic import atomic_folder
 
-ROWS = 512  # so many rows are scored by both
-SAME = 1e-3  # the most that a probability may differ
-TIE = 1e-4  # labels that lie closer together are taken for equal
-LEAST_AGREEMENT = 0.95  # of the rows' labels, for int8
+MAX_ROWS = 512  # rows that both score
+MAX_DIFFERENCE = 1e-3  # of a probability, in 32 bits
+TIE = 1e-4  # two labels whose probabilities differ by less count as equal
+MIN_AGREEMENT = 0.95  # share of rows that keep their label, in 8 bits
+
+
+class BothRuntimes(Record):
+    """A measurement of the original and of the export."""
+
+    pytorch: float
+    onnx: float
+
+
+class Comparison(Record):
+    """The export's answers against the original's, on the same rows."""
+
+    rows: int
+    largest_difference: float  # of a probability
+    agreement: float  # share of rows with the same label
+    rows_per_second: BothRuntimes
+    accuracy: BothRuntimes | None = None  # None without labels
+
+
+class ExportResult(Comparison):
+    """What was written, and how it compares with the original; the content of `export.json`."""
+
+    format: str
+    int8: bool
+    data: str  # the rows that both scored
+    output: str
+    bytes: int
+    clozify: str  # version
 
 
 def export(
-    folder: str | Path,
+    run: str | Path,
     output: str | Path | None = None,
     int8: bool = False,
     data: str | Path | None = None,
-    least_agreement: float = LEAST_AGREEMENT,
-    say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """Write a classifier as ONNX to `output` (else `onnx` or `onnx-int8` in the folder); how well it agrees.
+    min_agreement: float = MIN_AGREEMENT,
+    log: Callable[[str], None] = lambda line: None,
+) -> ExportResult:
+    """Write a run's classifier as an ONNX graph, with its tokenizer, labels and task.
 
-    The rows to check on are `data`, or the run's own test rows. With `int8` the weights take a quarter of the space.
+    - `run`: a finished run's folder, or a classifier's.
+    - `output`: a new folder; by default `onnx` or `onnx-int8` in the run's.
+    - `int8`: round weights and activations to 8 bits: a quarter of the size, faster, nearly equal answers.
+    - `data`: rows to compare both on; by default the run's test rows.
+    - `min_agreement`: the least share of rows that must keep their label in 8 bits.
+    - `log`: receives progress lines.
+
+    Raises `ExportError`, and writes nothing, where the export does not answer as the original does.
     """
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require_package(library, "onnx", "An export to ONNX")
-    finished = FinishedRun(folder)
+    finished = FinishedRun(run)
     if finished.classifier is None:
         raise ExportError(
-            f"The run '{folder}' is an ensemble without a classifier, and only a classifier can be exported; train "
-            "with a pile of unlabelled rows (--unlabeled)."
+            f"The run '{run}' is an ensemble without a classifier, and only a classifier can be exported; train with "
+            "unlabelled rows (--unlabeled)."
         )
     if (finished.classifier / ONNX_FILE).is_file():
-        raise ExportError(f"The folder '{folder}' is an export already; name the run or the classifier it came from.")
-    place = Path(output) if output is not None else Path(folder) / ("onnx-int8" if int8 else "onnx")
-    _check_place(place)
-    rows = _rows_to_check(finished, data, int8)
+        raise ExportError(f"The folder '{run}' is an export already; name the run or the classifier it came from.")
+    path = Path(output) if output is not None else Path(run) / ("onnx-int8" if int8 else "onnx")
+    _check_output(path)
+    rows = _load_comparison_rows(finished, data, int8)
     classifier = load_classifier(finished.classifier, "cpu")
-    with atomic_folder(place) as tmp_path:
-        say("writing the graph")
+    with atomic_folder(path) as tmp_path:
+        log("writing the graph")
         _write_folder(classifier, finished.classifier, tmp_path)
         if int8:
-            say("rounding the weights to 8 bits")
+            log("rounding the weights to 8 bits")
             _quantize(tmp_path / ONNX_FILE)
-        say(f"comparing on {len(rows):,} rows of '{rows.source}'")
-        found = compare(classifier, load_classifier(tmp_path, "cpu"), rows)
-        _refuse_other_answers(found, int8, least_agreement)
-        found |= {"format": "onnx", "int8": int8, "data": rows.source, "output": str(place)}
-        found |= {"bytes": sum(file.stat().st_size for file in tmp_path.iterdir()), "clozify": __version__}
-        (tmp_path / EXPORT_FILE).write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return found
-
-
-def compare(first: Classifier, second: Classifier, rows: Rows) -> dict[str, Any]:
-    """How far two classifiers' answers lie apart on some rows, and how fast each was."""
-    one, rate = _probabilities(first, rows)
-    other, other_rate = _probabilities(second, rows)
-    best = np.sort(one, axis=1)  # (rows, labels)
-    clear = best[:, -1] - best[:, -2] > TIE
-    same = one.argmax(axis=1) == other.argmax(axis=1)
-    found: dict[str, Any] = {
-        "rows": len(rows),
-        "largest_difference": float(np.abs(one - other).max()),  # of a probability
-        "agreement": float((same | ~clear).mean()),
-        "rows_per_second": {"pytorch": round(rate, 2), "onnx": round(other_rate, 2)},
-    }
-    if rows.has_labels and (known := rows.labels >= 0).any():
-        truth = rows.labels[known]
-        found["accuracy"] = {
-            "pytorch": float((one.argmax(axis=1)[known] == truth).mean()),
-            "onnx": float((other.argmax(axis=1)[known] == truth).mean()),
-        }
-    return found
-
-
-def _probabilities(classifier: Classifier, rows: Rows) -> tuple[NDArray[np.float64], float]:
-    """(rows, labels), and rows a second."""
-    few = rows.select(np.arange(min(2, len(rows))))
-    list(classifier.score_rows(few, TOKENS_PER_BATCH["cpu"]))  # the first pass is slower
-    began = time.perf_counter()
-    scores = np.concatenate([part for _, part in classifier.score_rows(rows, TOKENS_PER_BATCH["cpu"])])
-    return softmax(scores.astype(np.float64), axis=-1), len(rows) / (time.perf_counter() - began)
-
-
-def _refuse_other_answers(found: dict[str, Any], int8: bool, least: float) -> None:
-    if not int8 and (found["agreement"] < 1 or found["largest_difference"] > SAME):
-        raise ExportError(
-            f"The ONNX graph does not answer as the model does: {found['agreement']:.1%} of {found['rows']:,} rows get "
-            f"the same label, probabilities differ by up to {found['largest_difference']:.1e}; nothing was written."
+        log(f"comparing on {len(rows):,} rows of '{rows.source}'")
+        comparison = compare(classifier, load_classifier(tmp_path, "cpu"), rows)
+        _check_agreement(comparison, int8, min_agreement)
+        result = ExportResult(
+            **comparison.model_dump(),
+            format="onnx",
+            int8=int8,
+            data=rows.source,
+            output=str(path),
+            bytes=sum(file.stat().st_size for file in tmp_path.iterdir()),
+            clozify=__version__,
         )
-    if found["agreement"] < least:
+        content = json.dumps(result.to_json(), indent=2, ensure_ascii=False) + "\n"
+        (tmp_path / EXPORT_FILE).write_text(content, encoding="utf-8")
+    return result
+
+
+def compare(original: Classifier, exported: Classifier, rows: Rows) -> Comparison:
+    """Score rows with both classifiers: how far probabilities differ, how many labels agree, and the speed of each."""
+    expected, pytorch_rate = _score(original, rows)  # (rows, labels)
+    actual, onnx_rate = _score(exported, rows)
+    ordered = np.sort(expected, axis=1)
+    is_tie = ordered[:, -1] - ordered[:, -2] <= TIE
+    same = expected.argmax(axis=1) == actual.argmax(axis=1)
+    accuracy = None
+    if rows.has_labels and (labeled := rows.labels >= 0).any():
+        truth = rows.labels[labeled]
+        accuracy = BothRuntimes(
+            pytorch=float((expected.argmax(axis=1)[labeled] == truth).mean()),
+            onnx=float((actual.argmax(axis=1)[labeled] == truth).mean()),
+        )
+    return Comparison(
+        rows=len(rows),
+        largest_difference=float(np.abs(expected - actual).max()),
+        agreement=float((same | is_tie).mean()),
+        rows_per_second=BothRuntimes(pytorch=round(pytorch_rate, 2), onnx=round(onnx_rate, 2)),
+        accuracy=accuracy,
+    )
+
+
+def _score(classifier: Classifier, rows: Rows) -> tuple[NDArray[np.float64], float]:
+    """Probabilities, (rows, labels), and rows per second."""
+    warm_up = rows.select(np.arange(min(2, len(rows))))
+    list(classifier.score_rows(warm_up, TOKENS_PER_BATCH["cpu"]))
+    start_time = time.perf_counter()
+    scores = np.concatenate([chunk for _, chunk in classifier.score_rows(rows, TOKENS_PER_BATCH["cpu"])])
+    rate = len(rows) / (time.perf_counter() - start_time)
+    return softmax(scores.astype(np.float64), axis=-1), rate
+
+
+def _check_agreement(comparison: Comparison, int8: bool, min_agreement: float) -> None:
+    agreement, rows = comparison.agreement, comparison.rows
+    if not int8 and (agreement < 1 or comparison.largest_difference > MAX_DIFFERENCE):
         raise ExportError(
-            f"In 8 bits only {found['agreement']:.1%} of {found['rows']:,} rows keep their label, and {least:.1%} were "
-            "asked for; nothing was written. Export without --int8, or ask for less with --agreement."
+            f"The ONNX graph does not answer as the model does: {agreement:.1%} of {rows:,} rows get the same label, "
+            f"probabilities differ by up to {comparison.largest_difference:.1e}; nothing was written."
+        )
+    if agreement < min_agreement:
+        raise ExportError(
+            f"In 8 bits only {agreement:.1%} of {rows:,} rows keep their label, not {min_agreement:.1%} as required; "
+            "nothing was written. Export without --int8, or ask for less with --agreement."
         )
 
 
-def _check_place(place: Path) -> None:
-    if place.is_file():
-        raise ExportError(f"The export cannot go to '{place}': that is a file; name a folder.")
-    if place.is_dir() and any(place.iterdir()) and not (place / EXPORT_FILE).is_file():
-        raise ExportError(f"The folder '{place}' holds something else than an export; name an empty or a new folder.")
+def _check_output(path: Path) -> None:
+    if path.is_file():
+        raise ExportError(f"The export cannot go to '{path}': that is a file; name a folder.")
+    if path.is_dir() and any(path.iterdir()) and not (path / EXPORT_FILE).is_file():
+        raise ExportError(f"The folder '{path}' holds something else than an export; name an empty or a new folder.")
 
 
-def _rows_to_check(finished: FinishedRun, data: str | Path | None, int8: bool) -> Rows:
-    """The rows asked for, else the run's test rows, else the sample's texts: enough to compare two float graphs."""
+def _load_comparison_rows(finished: FinishedRun, data: str | Path | None, int8: bool) -> Rows:
+    """At most `MAX_ROWS` rows of `data`, else of the run's test rows, else (in 32 bits) of any texts."""
     task = finished.task
     if data is not None:
-        return _some(read_rows(data, task))
+        return _sample(read_rows(data, task))
     if (finished.folder / "run.json").is_file():
-        known = json.loads((finished.folder / "run.json").read_text())["data"]
+        sources = json.loads((finished.folder / "run.json").read_text(encoding="utf-8"))["data"]
         for name in ("test", "labeled", "unlabeled"):
             try:
-                if name in known and (name == "test" or not int8):
-                    return _some(read_rows(known[name]["source"], task))
+                if name in sources and (name == "test" or not int8):
+                    return _sample(read_rows(sources[name]["source"], task))
             except DataError:  # moved since, or never a file
                 continue
     if int8:
         raise ExportError(
-            "An export in 8 bits changes answers, and how many must be seen on rows of the task; name some with --data."
+            "An export in 8 bits changes some answers, and how many is measured on rows of the task; name some with "
+            "--data."
         )
     texts = read_rows("builtin:test", load_task("debian")).texts("description")
-    return _some(make_rows(dict.fromkeys(task.fields, texts), task, "builtin:test"))
+    return _sample(make_rows(dict.fromkeys(task.fields, texts), task, "builtin:test"))
 
 
-def _some(rows: Rows) -> Rows:
-    return rows if len(rows) <= ROWS else rows.select(np.linspace(0, len(rows) - 1, ROWS).astype(np.int64))
+def _sample(rows: Rows) -> Rows:
+    """At most `MAX_ROWS` rows, evenly from all."""
+    return rows if len(rows) <= MAX_ROWS else rows.select(np.linspace(0, len(rows) - 1, MAX_ROWS).astype(np.int64))
 
 
-class _Scores(nn.Module):
-    """The model with plain tensors in and out."""
+class _LogitsModule(nn.Module):
+    """The model with tensors in and the logits out, as the exporter needs it."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """(batch, labels)."""
+        """Logits, (batch, labels)."""
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        scores: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask, **types).logits
-        return scores
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask, **types).logits
+        return logits
 
 
 def _write_folder(classifier: Classifier, source: Path, folder: Path) -> None:
+    """Write the graph in 32 bits, with the tokenizer, the configuration and the task of the classifier in `source`."""
     classifier.tokenizer.hf_tokenizer.save_pretrained(folder)
     classifier.model.config.save_pretrained(folder)
     shutil.copyfile(source / TASK_FILE, folder / TASK_FILE)
@@ -179,12 +226,12 @@ def _write_folder(classifier: Classifier, source: Path, folder: Path) -> None:
     ids = torch.full((2, width), classifier.tokenizer.mask_id)
     mask = torch.ones_like(ids)
     mask[1, width // 2 :] = 0
-    given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
-    inputs = {name: given[name] for name in classifier.input_names}
-    with _quiet():
+    examples = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    inputs = {name: examples[name] for name in classifier.input_names}
+    with _silence_libraries():
         try:
             program = torch.onnx.export(
-                _Scores(classifier.model).eval(),
+                _LogitsModule(classifier.model).eval(),
                 (),
                 kwargs=inputs,
                 input_names=list(inputs),
@@ -193,7 +240,7 @@ def _write_folder(classifier: Classifier, source: Path, folder: Path) -> None:
                 dynamo=True,
                 verbose=False,
             )
-        except Exception as error:  # whatever the exporter cannot follow
+        except Exception as error:  # the exporter raises many types
             reason = " ".join(str(error).split())[:300]
             raise ExportError(f"PyTorch cannot write this model as ONNX: {reason}") from error
     assert program is not None
@@ -214,13 +261,13 @@ def _quantize(path: Path) -> None:
     del model.graph.value_info[:]  # shapes that the exporter noted and that quantization would contradict
     path.unlink()
     path.with_name(f"{path.name}.data").unlink(missing_ok=True)  # the weights of a large graph
-    with _quiet():
+    with _silence_libraries():
         quantize_dynamic(model, path, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The libraries' notes to their own developers are not for our users."""
+def _silence_libraries() -> Iterator[None]:
+    """Hide the warnings that the exporter and the quantizer address to developers."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "root")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

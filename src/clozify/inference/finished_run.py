@@ -1,7 +1,7 @@
-"""Using a finished run: predictions and numbers for new rows, behind `clozify predict` and `clozify evaluate`.
+"""A finished run as a model: implements `clozify predict`, `clozify evaluate` and `clozify.load_run`.
 
-In: a run's folder (or a classifier's) and rows. Out: scores from the classifier or, where a run had no pile to distill
-from, from its ensemble of members.
+Scores come from the run's classifier (section 3.3 of the paper) or, for a run without unlabelled rows, from its
+ensemble of members (section 3.2).
 """
 
 from __future__ import annotations
@@ -20,134 +20,230 @@ from scipy.special import softmax
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
+from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
-from clozify.data.rows import Rows, read_rows
+from clozify.data.rows import Rows
 from clozify.errors import RunError
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH, score_rows
-from clozify.metrics import detailed_metrics
+from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.lora import Base, base_of
 from clozify.models.task_prompts import TaskPrompts, compile_task
+from clozify.runs.metrics import Metrics
 from clozify.runs.plan import Plan, with_labels
 from clozify.runs.stored_folder import local_copy
 from clozify.utils.progress import progress
 
 
 @dataclass(frozen=True)
-class Member:
-    """One model of an ensemble, and how much it weighs."""
+class Predictions:
+    """The labels' probabilities for each row."""
+
+    rows: Rows
+    probabilities: NDArray[np.float64]  # (rows, labels), the columns in the order of `rows.task.labels`
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def ids(self) -> list[Any]:
+        """Each row's id: the task's id column where the data has it, else the row's number from 0."""
+        return self.rows.ids()
+
+    @property
+    def labels(self) -> list[str]:
+        """Each row's most probable label."""
+        names = self.rows.task.labels
+        return [names[index] for index in self.probabilities.argmax(axis=1)]
+
+    def save(self, path: str | Path) -> None:
+        """Write ids, labels and probabilities as .csv, .jsonl or .parquet, by the name's ending."""
+        chunks = ((start, self.probabilities[start:stop]) for start, stop in self.rows.chunks())
+        write_predictions(Path(path), self.rows, chunks)
+
+
+class EvaluationResult(Evaluation):
+    """A finished run measured on labelled rows."""
+
+    data: str  # where the rows are from
+    rows: int
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class LoadedMember:
+    """One model of an ensemble with its pair and its weight."""
 
     model: ClozeModel
-    question: TaskPrompts
+    prompts: TaskPrompts  # of its pair alone
     max_length: int
     weight: float
-    switch: Callable[[], None]  # to its adapter, where the model is shared
+    activate_adapter: Callable[[], None]  # does nothing where the model is not shared
 
     def scores(self, rows: Rows, advance: Callable[[int], None] = lambda count: None) -> NDArray[np.float32]:
-        """(rows, labels)."""
-        self.switch()
-        parts = [part for _, part in score_rows(self.model, self.question, rows, self.max_length, advance=advance)]
-        scores: NDArray[np.float32] = np.concatenate(parts, axis=1)[0]
+        """Raw scores, (rows, labels)."""
+        self.activate_adapter()
+        chunks = [chunk for _, chunk in score_rows(self.model, self.prompts, rows, self.max_length, advance=advance)]
+        scores: NDArray[np.float32] = np.concatenate(chunks, axis=1)[0]
         return scores
 
 
 class FinishedRun:
-    """A finished run, or a classifier's folder by itself."""
+    """A finished run, ready to predict; a classifier's folder or an ONNX export serves too."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = local_copy(folder)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._bases: dict[Base, ClozeModel] = {}  # what adapters belong to
+        self._base_models: dict[Base, ClozeModel] = {}  # shared by adapters
         inside = self.folder / "classifier"
         self.classifier = inside if inside.is_dir() else self.folder if (self.folder / TASK_FILE).is_file() else None
         if self.classifier is None and not (self.folder / "ensemble.json").is_file():
-            what = "is a run that has not finished" if (self.folder / "run.json").is_file() else "holds no run"
-            raise RunError(f"The folder '{folder}' {what}; name the folder that clozify train wrote to --output.")
+            state = "is a run that has not finished" if (self.folder / "run.json").is_file() else "holds no run"
+            raise RunError(f"The folder '{folder}' {state}; name the folder that clozify train wrote to --output.")
 
-    @property
+    @cached_property
     def task(self) -> Task:
-        """The task that was trained for."""
+        """The task that the run was trained for."""
         if self.classifier is not None:
             return load_task(self.classifier / TASK_FILE)
-        return Task.model_validate(json.loads((self.folder / "ensemble.json").read_text())["task"])
+        return Task.model_validate(self._ensemble["task"])
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the run measured; only a run's own folder has it."""
+        return Metrics.load(self._file("metrics.json"))
+
+    @property
+    def report(self) -> Path:
+        """The run's report, an HTML page."""
+        return self._file("report.html")
+
+    def _file(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.is_file():
+            raise RunError(f"The folder '{self.folder}' has no {name}; name the folder that clozify train wrote to.")
+        return path
+
+    def predict(
+        self,
+        data: RowSource,
+        output: str | Path | None = None,
+        column_mapping: Mapping[str, str] | None = None,
+    ) -> Predictions:
+        """Predict rows: a file's name, or texts, dicts by field or a DataFrame; `output` names a file to write."""
+        if output is not None:
+            check_output(Path(output), *([data] if isinstance(data, (str, Path)) else []))
+        rows = load_rows(data, self.task, column_mapping)
+        predictions = Predictions(rows, self.probabilities(rows))
+        if output is not None:
+            predictions.save(output)
+        return predictions
+
+    def evaluate(
+        self, data: RowSource, labels: Any = None, column_mapping: Mapping[str, str] | None = None
+    ) -> EvaluationResult:
+        """Measure the run on labelled rows; `labels` are for rows in memory that have no label column."""
+        warnings: list[str] = []
+        rows = with_labels(load_rows(data, self.task, column_mapping, labels), warnings, "test")
+        evaluation = detailed_metrics(rows.labels, self.probabilities(rows), self.task.labels)
+        return EvaluationResult(
+            data=rows.source, rows=len(rows), warnings=warnings + rows.warnings, **evaluation.model_dump()
+        )
 
     def probabilities(self, rows: Rows) -> NDArray[np.float64]:
-        """(rows, labels)."""
-        scores = self._by_classifier(rows) if self.classifier is not None else self._by_ensemble(rows)
+        """q(l | x) of each row, (rows, labels)."""
+        scores = self._ensemble_scores(rows) if self.classifier is None else self._classifier_scores(rows)
         probabilities: NDArray[np.float64] = softmax(scores.astype(np.float64), axis=-1)
         return probabilities
 
-    def _by_classifier(self, rows: Rows) -> NDArray[np.float32]:
-        with progress("predicting", len(rows)) as advance:
-            parts = [part for _, part in self.loaded.score_rows(rows, TOKENS_PER_BATCH[self.device], advance)]
-        return np.concatenate(parts)
-
     @cached_property
-    def loaded(self) -> Classifier:
-        """The classifier, where there is one."""
+    def loaded_classifier(self) -> Classifier:
+        """The classifier in memory; only where `classifier` is not None."""
         assert self.classifier is not None
         return load_classifier(self.classifier, self.device)
 
-    def members(self) -> Iterator[Member]:
+    def members(self) -> Iterator[LoadedMember]:
         """The ensemble's members, loaded one after the other."""
-        known = json.loads((self.folder / "ensemble.json").read_text())
-        recipe = Recipe.model_validate(known["recipe"])
+        recipe = Recipe.model_validate(self._ensemble["recipe"])
         names = [pair.name for pair in self.task.pairs]
-        for member in known["weights"]:
-            model, switch = self._member(member["member"])
-            question = compile_task(model, self.task, wording=recipe.wording).for_pair(names.index(member["pair"]))
-            yield Member(model, question, recipe.max_seq_length, member["weight"], switch)
+        for member in self._ensemble["weights"]:
+            model, activate_adapter = self._load_member(member["member"])
+            prompts = compile_task(model, self.task, wording=recipe.wording).for_pair(names.index(member["pair"]))
+            yield LoadedMember(model, prompts, recipe.max_seq_length, member["weight"], activate_adapter)
 
-    def _by_ensemble(self, rows: Rows) -> NDArray[np.float64]:
-        count = len(json.loads((self.folder / "ensemble.json").read_text())["weights"])
+    @cached_property
+    def _ensemble(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.folder / "ensemble.json").read_text(encoding="utf-8"))
+        return content
+
+    def _classifier_scores(self, rows: Rows) -> NDArray[np.float32]:
+        tokens_per_batch = TOKENS_PER_BATCH[self.device]
+        with progress("predicting", len(rows)) as advance:
+            chunks = [chunk for _, chunk in self.loaded_classifier.score_rows(rows, tokens_per_batch, advance)]
+        return np.concatenate(chunks)  # (rows, labels)
+
+    def _ensemble_scores(self, rows: Rows) -> NDArray[np.float64]:
         scores, weights = [], []
-        with progress("predicting", len(rows) * count) as advance:
+        with progress("predicting", len(rows) * len(self._ensemble["weights"])) as advance:
             for member in self.members():
                 scores.append(member.scores(rows, advance))
                 weights.append(member.weight)
-        return combine_scores(scores, weights)
+        return combine_scores(scores, weights)  # (rows, labels)
 
-    def _member(self, key: str) -> tuple[ClozeModel, Callable[[], None]]:
-        """A member: a model of its own, or the one model that all adapters share and how it is switched to this one."""
-        place = self.folder / "members" / key / "model"
-        if (base := base_of(place)) is None:
-            return load_model(place, self.device), lambda: None
-        if base not in self._bases:
-            self._bases[base] = load_model(base.model, self.device)
+    def _load_member(self, key: str) -> tuple[ClozeModel, Callable[[], None]]:
+        """A member's model, and the function that activates its adapter where several members share the model."""
+        path = self.folder / "members" / key / "model"
+        if (base := base_of(path)) is None:
+            return load_model(path, self.device), lambda: None
+        if base not in self._base_models:
+            self._base_models[base] = load_model(base.model, self.device)
             if Plan.model_key(base.model) != base.key:
                 raise RunError(
-                    f"The members of '{self.folder}' are adapters of the model '{base.model}', which is not what it "
-                    "was: they would answer at random; put it back as it was, or train again."
+                    f"The members of '{self.folder}' are adapters of the model '{base.model}', which has changed "
+                    "since; restore the model or train again."
                 )
-        model = self._bases[base]
-        model.use_adapter(place, key)
-        return model, partial(model.use_adapter, place, key)
+        model = self._base_models[base]
+        model.use_adapter(path, key)
+        return model, partial(model.use_adapter, path, key)
+
+
+def load_run(folder: str | Path) -> FinishedRun:
+    """Open a finished run's folder or address, a classifier's folder, or an export's."""
+    return FinishedRun(folder)
 
 
 def predict(
-    folder: str | Path,
-    data: str | Path,
+    run: str | Path | FinishedRun,
+    data: RowSource,
     output: str | Path | None = None,
     column_mapping: Mapping[str, str] | None = None,
-) -> tuple[Rows, NDArray[np.float64]]:
-    """Probabilities of every row's labels, (rows, labels); `output` also writes them to a file."""
-    if output is not None:
-        check_output(Path(output), data)
-    finished = FinishedRun(folder)
-    rows = read_rows(data, finished.task, column_mapping)
-    probabilities = finished.probabilities(rows)
-    if output is not None:
-        chunks = ((start, probabilities[start:stop]) for start, stop in rows.chunks())
-        write_predictions(Path(output), rows, chunks)
-    return rows, probabilities
+) -> Predictions:
+    """Predict rows with a finished run.
+
+    - `run`: the run's folder or address, a classifier's folder, an export's, or what `load_run` returned.
+    - `data`: a file, a folder of shards or `NAME@SPLIT` of the hub; or rows in memory: a list of texts (for a task
+      with one field), a list of dicts by field, or a DataFrame.
+    - `output`: a file to write to as well: .csv, .jsonl or .parquet.
+    - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
+    """
+    return _opened(run).predict(data, output, column_mapping)
 
 
-def evaluate(folder: str | Path, data: str | Path, column_mapping: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Accuracy, macro-F1, each label's precision and recall, the confusion matrix and the calibration error."""
-    finished = FinishedRun(folder)
-    warnings: list[str] = []
-    rows = with_labels(read_rows(data, finished.task, column_mapping), warnings, "test")
-    found = detailed_metrics(rows.labels, finished.probabilities(rows), finished.task.labels).model_dump()
-    return {"data": str(data), "rows": len(rows), **found, "warnings": warnings + rows.warnings}
+def evaluate(
+    run: str | Path | FinishedRun,
+    data: RowSource,
+    labels: Any = None,
+    column_mapping: Mapping[str, str] | None = None,
+) -> EvaluationResult:
+    """Measure a finished run on labelled rows: accuracy, macro-F1, calibration, each label, the confusion matrix.
+
+    `labels` are those of rows in memory; a file or a DataFrame has them in the task's label column. The other
+    parameters are those of `predict`.
+    """
+    return _opened(run).evaluate(data, labels, column_mapping)
+
+
+def _opened(run: str | Path | FinishedRun) -> FinishedRun:
+    return run if isinstance(run, FinishedRun) else FinishedRun(run)

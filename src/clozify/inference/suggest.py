@@ -1,8 +1,7 @@
-"""What to label next: the room behind `clozify suggest`.
+"""Implements `clozify suggest`: the unlabelled rows whose labels would teach most (active learning).
 
-In: a finished run. Out: a file of unlabelled rows with an empty label column, which `--labeled` takes once it is filled
-in. The rows are chosen as `usefulness.py` says, by the members' scores of the pile; where a run kept none, its result
-scores the pile now and counts as one member.
+Rows are chosen as `report/active_learning.py` describes, by the members' scores of the unlabelled rows; where a run
+kept none, its classifier scores the rows now and counts as one member.
 """
 
 from __future__ import annotations
@@ -22,139 +21,169 @@ from clozify.report.active_learning import eligible_rows, measure_informativenes
 from clozify.report.run import RunRecord
 from clozify.report.run_data import reread_rows
 from clozify.report.unlabeled import unlabeled_ids
+from clozify.runs.metrics import Record
 
-OUTPUT = "to-label.csv"
+
+class Suggestion(Record):
+    """An unlabelled row that is worth a label."""
+
+    id: Any  # text or a number, as the data has it
+    text: str  # all fields, joined by spaces
+    prediction: str  # the ensemble's label so far
+    uncertainty: float
+    disagreement: float
+
+
+class Suggestions(Record):
+    """The rows to label next, the most useful first."""
+
+    output: str | None  # the file that was written
+    label: str  # the file's column to fill in
+    members: int  # whose scores decided
+    rows: list[Suggestion]
+    warnings: list[str]
 
 
 def suggest(
-    folder: str | Path,
+    run: str | Path,
     count: int = 20,
-    output: str | Path = OUTPUT,
+    output: str | Path | None = None,
     unlabeled: str | Path | None = None,
     with_labeled: bool = False,
     column_mapping: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Write the rows to label next and return what was chosen.
+) -> Suggestions:
+    """Choose the unlabelled rows to label next.
 
-    `unlabeled` is another pile than the run's, or the run's where it has moved. `with_labeled` puts the run's labelled
-    rows first, so that the file, filled in, is all that the next run needs.
+    - `run`: a finished run's folder.
+    - `count`: how many rows.
+    - `output`: a new file for the rows with an empty label column: .csv, .jsonl or .parquet. Filled in, it serves as
+      the labelled rows of the next run.
+    - `unlabeled`: other rows than the run's, or the run's under their new name.
+    - `with_labeled`: put the run's labelled rows first into the file, with their labels.
+    - `column_mapping`: the column of `unlabeled` for a field, as in `{"text": "body"}`.
     """
-    place = Path(output)
     if count < 1:
         raise DataError(f"{count} rows cannot be suggested; ask for 1 or more.")
-    check_output(place, what="Suggestions")
-    if place.exists():
-        raise DataError(f"'{place}' is there already, perhaps with labels filled in; choose another name.")
-    run, notes = RunRecord.load(folder), list[str]()
-    pile, scores, weights = _scored(run, unlabeled, column_mapping)
-    taken = _taken(run, notes)
-    labeled = _labeled(run, notes, with_labeled)
-    had = np.zeros(len(run.task.labels), dtype=np.int64)
+    path = None if output is None else Path(output)
+    if path is not None:
+        check_output(path, what="Suggestions")
+        if path.exists():
+            raise DataError(f"'{path}' is there already, perhaps with labels filled in; choose another name.")
+    record, warnings = RunRecord.load(run), list[str]()
+    task = record.task
+    rows, scores, weights = _load_scores(record, unlabeled, column_mapping)
+    taken = _read_taken_rows(record, warnings)
+    labeled = _read_labeled_rows(record, warnings, with_labeled)
+    label_counts = np.zeros(len(task.labels), dtype=np.int64)
     if labeled is not None:
-        had = np.bincount(labeled.labels, minlength=len(had)).astype(np.int64)
-    found = measure_informativeness(scores, weights)
-    chosen = select_rows(found, count, eligible_rows(pile, taken), had, pile)
+        label_counts = np.bincount(labeled.labels, minlength=len(label_counts)).astype(np.int64)
+    informativeness = measure_informativeness(scores, weights)
+    chosen = select_rows(informativeness, count, eligible_rows(rows, taken), label_counts, rows)
     if len(chosen) == 0:
-        raise DataError("No row of the pile is left to label: every one is labelled, a test row, or empty.")
+        raise DataError("No unlabelled row is left to label: every one is labelled, a test row, or empty.")
     if len(chosen) < count:
-        notes.append(f"The pile has only {len(chosen):,} rows that are not labelled yet, for the {count:,} asked for.")
-    picked = pile.select(chosen)
-    write_tables(place, [_table(run, picked, labeled if with_labeled else None)])
-    texts = [picked.texts(field) for field in run.task.fields]
-    return {
-        "output": str(place),
-        "label": _names(run)[run.task.label],
-        "members": len(scores),
-        "rows": [
-            {
-                "id": row,
-                "text": " ".join(filter(None, parts)),
-                "prediction": run.task.labels[int(found.predicted[number])],
-                "uncertainty": float(found.uncertainty[number]),
-                "disagreement": float(found.disagreement[number]),
-            }
-            for row, number, *parts in zip(picked.ids(), chosen, *texts, strict=True)
+        warnings.append(f"Only {len(chosen):,} rows are not labelled yet, fewer than the {count:,} asked for.")
+    selected = rows.select(chosen)
+    columns = _column_names(record)
+    if path is not None:
+        write_tables(path, [_make_table(columns, selected, labeled if with_labeled else None)])
+    texts = [selected.texts(field) for field in task.fields]
+    return Suggestions(
+        output=None if path is None else str(path),
+        label=columns[task.label],
+        members=len(scores),
+        rows=[
+            Suggestion(
+                id=row_id,
+                text=" ".join(filter(None, fields)),
+                prediction=task.labels[int(informativeness.predicted[index])],
+                uncertainty=float(informativeness.uncertainty[index]),
+                disagreement=float(informativeness.disagreement[index]),
+            )
+            for row_id, index, *fields in zip(selected.ids(), chosen, *texts, strict=True)
         ],
-        "warnings": notes,
-    }
+        warnings=warnings,
+    )
 
 
-def _scored(
+def _load_scores(
     run: RunRecord, unlabeled: str | Path | None, column_mapping: Mapping[str, str] | None
 ) -> tuple[Rows, list[NDArray[np.float32]], list[float]]:
-    """The pile, and its scores by the members or by the run's result."""
-    known = run.inputs.data.get("unlabeled")
-    if unlabeled is None and known is None:
+    """The unlabelled rows, their scores by each member (or by the run's result), and the members' weights."""
+    recorded = run.inputs.data.get("unlabeled")
+    if unlabeled is None and recorded is None:
         raise RunError(f"The run '{run.folder}' had no unlabelled rows; name some with --unlabeled.")
-    if run.scoring_members and known is not None:
+    if run.scoring_members and recorded is not None:
         inputs = run.inputs
         if unlabeled is not None:
-            moved = known.model_copy(update={"source": str(unlabeled), "columns": dict(column_mapping or {})})
+            moved = recorded.model_copy(update={"source": str(unlabeled), "columns": dict(column_mapping or {})})
             inputs = inputs.model_copy(update={"data": inputs.data | {"unlabeled": moved}})
         try:
-            pile = reread_rows(inputs, "unlabeled", unlabeled_ids(run))
-            return pile, run.unlabeled_scores, [member.weight for member in run.scoring_members]
+            rows = reread_rows(inputs, "unlabeled", unlabeled_ids(run))
+            return rows, run.unlabeled_scores, [member.weight for member in run.scoring_members]
         except ClozifyError as error:
             if unlabeled is None:
-                raise RunError([*error.problems, "If the pile has moved, say where it is with --unlabeled."]) from None
+                hint = "If the unlabelled rows have moved, name their file with --unlabeled."
+                raise RunError([*error.problems, hint]) from None
     if unlabeled is not None:
-        pile = read_rows(unlabeled, run.task, dict(column_mapping or {}))
+        rows = read_rows(unlabeled, run.task, column_mapping)
     else:
-        assert known is not None
-        pile = read_rows(known.source, run.task, known.columns)
-    shares = FinishedRun(run.folder).probabilities(pile)
-    return pile, [np.log(np.maximum(shares, 1e-12)).astype(np.float32)], [1.0]
+        assert recorded is not None
+        rows = read_rows(recorded.source, run.task, recorded.columns)
+    probabilities = FinishedRun(run.folder).probabilities(rows)
+    return rows, [np.log(np.maximum(probabilities, 1e-12)).astype(np.float32)], [1.0]
 
 
-def _taken(run: RunRecord, notes: list[str]) -> list[Rows]:
-    """Rows that are labelled already, test or development rows: everything of those files, not the run's part alone."""
-    found = []
-    for name, what in (("labeled", "labelled"), ("test", "test"), ("dev", "development")):
-        known = run.inputs.data.get(name)
-        if known is None or not known.rows:
+def _read_taken_rows(run: RunRecord, warnings: list[str]) -> list[Rows]:
+    """Labelled, test and development rows, which are not suggested: the whole files, not only the rows of the run."""
+    taken = []
+    for name, adjective in (("labeled", "labelled"), ("test", "test"), ("dev", "development")):
+        recorded = run.inputs.data.get(name)
+        if recorded is None or not recorded.rows:
             continue
         try:
-            rows = read_rows(known.source, run.task, known.columns)
-            found.append(rows.select(np.flatnonzero(rows.labels != NO_LABEL)))
+            rows = read_rows(recorded.source, run.task, recorded.columns)
+            taken.append(rows.select(np.flatnonzero(rows.labels != NO_LABEL)))
         except ClozifyError:
-            notes.append(
-                f"The {what} rows ('{known.source}') cannot be read again; those that are in the pile too may be "
-                "among these."
+            warnings.append(
+                f"The {adjective} rows ('{recorded.source}') cannot be read again; those that are among the "
+                "unlabelled rows may be suggested."
             )
-    return found
+    return taken
 
 
-def _labeled(run: RunRecord, notes: list[str], needed: bool) -> Rows | None:
-    """The run's labelled rows, for the balance, and to go first into the file where that is asked for."""
+def _read_labeled_rows(run: RunRecord, warnings: list[str], required: bool) -> Rows | None:
+    """The run's labelled rows, against which the choice is balanced; None where they cannot be read."""
     try:
         return reread_rows(run.inputs, "labeled")
     except ClozifyError as error:
-        if needed:
+        if required:
             raise
-        notes.append(f"The choice is not balanced against the rows labelled so far: {error}")
+        warnings.append(f"The choice is not balanced against the rows labelled so far: {error}")
         return None
 
 
-def _names(run: RunRecord) -> dict[str, str]:
-    """The columns' names: the task's, or those that the run's labelled data has for them."""
-    known = run.inputs.data["labeled"].columns or {}
-    return {name: known.get(name, name) for name in [*run.task.fields, run.task.label]}
+def _column_names(run: RunRecord) -> dict[str, str]:
+    """The column of each field and of the label, as in the run's labelled data."""
+    columns = run.inputs.data["labeled"].columns or {}
+    return {name: columns.get(name, name) for name in [*run.task.fields, run.task.label]}
 
 
-def _table(run: RunRecord, picked: Rows, labeled: Rows | None) -> Any:
+def _make_table(names: dict[str, str], selected: Rows, labeled: Rows | None) -> Any:
+    """The labelled rows, if any, and the selected ones with empty labels, as an Arrow table."""
     import pyarrow as pa
 
-    task, names = run.task, _names(run)
-    parts = [picked] if labeled is None else [labeled, picked]
-    ids = [row for rows in parts for row in rows.ids()]
-    if len({type(row) for row in ids}) > 1:
-        ids = [str(row) for row in ids]
+    task = selected.task
+    parts = [selected] if labeled is None else [labeled, selected]
+    ids = [row_id for rows in parts for row_id in rows.ids()]
+    if len({type(row_id) for row_id in ids}) > 1:
+        ids = [str(row_id) for row_id in ids]
     columns: dict[str, Any] = {}
-    own = task.id or "id"
-    if own not in names.values():
-        columns[own] = pa.array(ids)
+    id_column = task.id or "id"
+    if id_column not in names.values():
+        columns[id_column] = pa.array(ids)
     for field in task.fields:
         columns[names[field]] = [text for rows in parts for text in rows.texts(field)]
-    known = [] if labeled is None else [task.labels[number] for number in labeled.labels]
-    columns[names[task.label]] = pa.array([*known, *[""] * len(picked)], pa.string())
+    labels = [] if labeled is None else [task.labels[index] for index in labeled.labels]
+    columns[names[task.label]] = pa.array([*labels, *[""] * len(selected)], pa.string())
     return pa.table(columns)

@@ -1,70 +1,133 @@
-"""Zero-shot prediction, from a data file to a report: the room behind `clozify zero-shot` and `clozify.zero_shot`.
-
-In: a task, where the data is, a model. Out: a report (plain numbers and names, ready for JSON) and, if asked for,
-a file of predictions.
-"""
+"""Implements `clozify zero-shot`: predictions before any training (lines 1 and 2 of the paper's table 1)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozify.config.task import Task, load_task
+from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
-from clozify.data.rows import NO_LABEL, read_rows
+from clozify.data.rows import NO_LABEL, Rows
 from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.models.cloze import ClozeModel, load_model
 
 
+@dataclass(frozen=True)
+class PairScores:
+    """One metric of the untrained pairs."""
+
+    mean: float  # over the pairs
+    best: float  # of the pairs
+    ensemble: float
+    patterns: list[float]  # one a pair
+
+
+@dataclass(frozen=True)
+class ZeroShotResult:
+    """Predictions of the untrained pairs, and how good they are where the rows have labels."""
+
+    task: Task
+    model: str
+    rows: Rows
+    scores: ZeroShotScores  # of every pair
+    accuracy: PairScores | None  # None without labels
+    macro_f1: PairScores | None
+    calibrated: bool
+    warnings: list[str]
+    output: Path | None
+    seconds: float
+
+    @cached_property
+    def probabilities(self) -> NDArray[np.float64]:
+        """The ensemble's probabilities, (rows, labels), the columns in the order of `task.labels`."""
+        return np.concatenate([self.scores.probabilities(start, stop) for start, stop in self.rows.chunks()])
+
+    @cached_property
+    def _predicted(self) -> NDArray[np.int16]:
+        predicted: NDArray[np.int16] = self.scores.predictions()[-1]
+        return predicted
+
+    @property
+    def labels(self) -> list[str]:
+        """Each row's label as the ensemble predicts it."""
+        return [self.task.labels[index] for index in self._predicted]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `clozify zero-shot --json` prints."""
+        counts = np.bincount(self._predicted, minlength=len(self.task.labels))
+        metrics = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
+        return {
+            "task": self.task.name,
+            "model": self.model,
+            "data": self.rows.source,
+            "rows": len(self.rows),
+            "labeled_rows": int((self.rows.labels != NO_LABEL).sum()) if self.rows.has_labels else 0,
+            "calibrated": self.calibrated,
+            "pairs": [
+                {"name": pair.name, "pattern": pair.pattern.text, "verbalizer": pair.verbalizer.name}
+                for pair in self.task.pairs
+            ],
+            **{name: vars(metric) for name, metric in metrics.items() if metric is not None},
+            "predicted": {label: int(count) for label, count in zip(self.task.labels, counts, strict=True)},
+            "warnings": self.warnings,
+            "output": None if self.output is None else str(self.output),
+            "seconds": round(self.seconds, 2),
+        }
+
+
 def zero_shot(
     task: str | Path | Task,
-    data: str | Path,
+    data: RowSource,
     model: str | Path | ClozeModel = "builtin",
     output: str | Path | None = None,
     calibrate: bool = False,
     column_mapping: Mapping[str, str] | None = None,
     max_length: int = MAX_LENGTH,
-) -> tuple[ZeroShotScores, dict[str, Any]]:
-    """Score and predict every row of `data` with every pair of the task, without any training.
+) -> ZeroShotResult:
+    """Predict every row with every pair of the task, without any training.
 
-    Returns what was found and a report of it: `accuracy` and `macro_f1` (with labels) hold `mean`, `best`,
-    `ensemble` and `patterns`.
+    - `task`: a task file, a shipped task's name, or a `Task`.
+    - `data`: a file's name, or rows in memory, as for `predict`; with labels, accuracy and macro-F1 are measured.
+    - `model`: a folder, a hub name, `builtin`, or what `load_model` returned.
+    - `output`: a file to write the predictions to: .csv, .jsonl or .parquet.
+    - `calibrate`: divide each label's probability by its mean over the data.
+    - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
+    - `max_length`: the most tokens of a row.
     """
     task = load_task(task)
-    if output is not None:
-        check_output(Path(output), data)
-    rows = read_rows(data, task, column_mapping)
-    if rows.has_labels:
-        _ = rows.labels  # an unknown label is told before the model is loaded
+    path = None if output is None else Path(output)
+    if path is not None:
+        check_output(path, *([data] if isinstance(data, (str, Path)) else []))
+    rows = load_rows(data, task, column_mapping)
+    unlabeled = int((rows.labels == NO_LABEL).sum()) if rows.has_labels else 0  # unknown labels fail before the model
     model = model if isinstance(model, ClozeModel) else load_model(model)
-    began = time.monotonic()
-    found = score_zero_shot(model, rows, calibrate, max_length)
-    seconds = time.monotonic() - began
-    if output is not None:
-        chunks = ((start, found.probabilities(start, stop)) for start, stop in rows.chunks())
-        write_predictions(Path(output), rows, chunks)
-    without = int((rows.labels == NO_LABEL).sum()) if rows.has_labels else len(rows)
-    if rows.has_labels and without:
-        found.remarks.append(f"{without:,} of {len(rows):,} rows have no label and do not count in the accuracy.")
-    counts = np.bincount(found.predictions()[-1], minlength=len(task.labels))
-    return found, {
-        "task": task.name,
-        "model": model.name,
-        "data": str(data),
-        "rows": len(rows),
-        "labeled_rows": len(rows) - without,
-        "calibrated": calibrate,
-        "pairs": [
-            {"name": pair.name, "pattern": pair.pattern.text, "verbalizer": pair.verbalizer.name} for pair in task.pairs
-        ],
-        **(found.metrics() if rows.has_labels else {}),
-        "predicted": {label: int(count) for label, count in zip(task.labels, counts, strict=True)},
-        "warnings": found.remarks,
-        "output": None if output is None else str(output),
-        "seconds": round(seconds, 2),
-    }
+    start_time = time.monotonic()
+    scores = score_zero_shot(model, rows, calibrate, max_length)
+    seconds = time.monotonic() - start_time
+    if path is not None:
+        write_predictions(path, rows, ((start, scores.probabilities(start, stop)) for start, stop in rows.chunks()))
+    warnings = list(scores.remarks)
+    if unlabeled:
+        warnings.append(f"{unlabeled:,} of {len(rows):,} rows have no label and do not count in the accuracy.")
+    metrics = {name: PairScores(**values) for name, values in (scores.metrics() if rows.has_labels else {}).items()}
+    return ZeroShotResult(
+        task=task,
+        model=model.name,
+        rows=rows,
+        scores=scores,
+        accuracy=metrics.get("accuracy"),
+        macro_f1=metrics.get("macro_f1"),
+        calibrated=calibrate,
+        warnings=warnings,
+        output=path,
+        seconds=seconds,
+    )

@@ -1,7 +1,6 @@
-"""A classifier that was exported to ONNX, in the place of the PyTorch model.
+"""A classifier that `clozify export` wrote, run by ONNX Runtime.
 
-In: a folder that `clozify export` wrote. Out: an object that a `Classifier` calls as it calls a model of Transformers;
-ONNX Runtime does the work.
+`OnnxModel` is called like a sequence classification model of Transformers, so that `Classifier` takes either.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ OUTPUT = "logits"
 
 
 class OnnxModel:
-    """An ONNX graph from token ids to scores."""
+    """An ONNX graph from token ids to logits."""
 
     device = torch.device("cpu")
 
@@ -31,25 +30,25 @@ class OnnxModel:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.enable_mem_pattern = False  # it keeps a plan for every shape it meets, and ours are all shapes
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others want the cores too
+        options.enable_mem_pattern = False  # it would keep a plan for every shape of batch
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leaves the cores to other threads
         try:
             self.session = onnxruntime.InferenceSession(
                 str(folder / ONNX_FILE), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # whatever is wrong with the file, a person sees what and where
+        except Exception as error:  # ONNX Runtime raises many types for a bad file
             reason = " ".join(str(error).split())[:300]
             raise ModelError(
                 f"The model in '{folder}' cannot be loaded: {reason}; export it again with clozify export."
             ) from error
-        self.input_names = [given.name for given in self.session.get_inputs()]
+        self.input_names = [node.name for node in self.session.get_inputs()]
         self.config = SimpleNamespace(type_vocab_size=2 if "token_type_ids" in self.input_names else 0)
 
     def eval(self) -> OnnxModel:
-        """A graph has no training mode."""
+        """Return self: a graph has no training mode."""
         return self
 
     def __call__(self, **inputs: Tensor) -> Any:
-        """Scores as `.logits`, (batch, labels)."""
-        (scores,) = self.session.run([OUTPUT], {name: tensor.numpy() for name, tensor in inputs.items()})
-        return SimpleNamespace(logits=torch.from_numpy(scores))
+        """Run the graph; `.logits` of the result is (batch, labels)."""
+        (logits,) = self.session.run([OUTPUT], {name: tensor.numpy() for name, tensor in inputs.items()})
+        return SimpleNamespace(logits=torch.from_numpy(logits))

@@ -25,7 +25,7 @@ class ServedModel:
     def __init__(self, folder: str | Path) -> None:
         finished = FinishedRun(folder)
         self.task = finished.task
-        self._classifier = None if finished.classifier is None else finished.loaded
+        self._classifier = None if finished.classifier is None else finished.loaded_classifier
         self._members = list(finished.members()) if self._classifier is None else []
         device = finished.device if self._classifier is None else self._classifier.device.type
         self.max_batch_rows = MAX_BATCH_ROWS.get(device, MAX_BATCH_ROWS["cpu"])

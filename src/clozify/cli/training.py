@@ -101,7 +101,7 @@ def train(
         "method": method,
         "augmented": augmented,
         "recipe": how,
-        "column_of": column_mapping,
+        "column_mapping": column_mapping,
         "allow_overlap": allow_overlap,
     }
     if plan:

@@ -1,7 +1,7 @@
-"""The few exceptions that a person may see.
+"""Exceptions for mistakes that the user can fix, and helpers for their messages.
 
-Each one says in a sentence what is wrong, where, and what to write instead. The command line prints the
-sentences and exits with status 2; a program catches `ClozifyError`.
+A message is one sentence: what is wrong, where, and what to write instead. The command line prints the messages and
+exits with status 2; a program catches `ClozifyError`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 
 
 class ClozifyError(Exception):
-    """Something that the user can mend; `problems` holds one sentence for each thing found."""
+    """A mistake that the user can fix; `problems` holds one sentence for each."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems: list[str] = [problems] if isinstance(problems, str) else list(problems)
@@ -20,58 +20,60 @@ class ClozifyError(Exception):
 
 
 class TaskError(ClozifyError):
-    """A task that cannot be used: the file, a pattern, a label or a word."""
+    """A task that cannot be used, because of its file, a pattern, a label or a word."""
 
 
 class RecipeError(ClozifyError):
-    """A recipe with a setting that is unknown or out of bounds."""
+    """A recipe with an unknown setting, or a value out of range."""
 
 
 class DataError(ClozifyError):
-    """Rows that cannot be read, or that lack what the task asks for."""
+    """Rows that cannot be read, or that lack a column or a label of the task."""
 
 
 class ModelError(ClozifyError):
-    """A model that cannot be loaded, or that does not answer cloze questions."""
+    """A model that cannot be loaded, or that is no masked language model."""
 
 
 class TrainingError(ClozifyError):
-    """A training that cannot go on, such as a loss that is no number."""
+    """A training that cannot continue, such as one whose loss is not finite."""
 
 
 class RunError(ClozifyError):
-    """A run folder that cannot be worked on now."""
+    """A run folder, a device or an executor that cannot be used."""
 
 
 class ExportError(ClozifyError):
-    """A classifier that cannot be exported, or whose export would answer otherwise."""
+    """A classifier that cannot be exported, or whose export gives other predictions."""
 
 
 class ServingError(ClozifyError):
     """A server that cannot be started."""
 
 
-def require_package(library: str, extra: str, what: str) -> None:
-    """Fail with a sentence where a library of an extra is not installed; `what` says what it is for."""
+def require_package(package: str, extra: str, purpose: str) -> None:
+    """Raise an error that names the extra to install where a package is missing; `purpose` starts the sentence."""
     try:
-        import_module(library)
+        import_module(package)
     except ImportError:
         raise ClozifyError(
-            f"{what} needs {library}, which is not there; get it with: pip install 'clozify[{extra}]'."
+            f"{purpose} needs {package}, which is not installed; get it with: pip install 'clozify[{extra}]'."
         ) from None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`" (did you mean 'x'?)"` for the closest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
+    """`" (did you mean 'x'?)"` with the closest valid name, or an empty string."""
+    closest = difflib.get_close_matches(name, list(valid_names), n=1)
+    return f" (did you mean '{closest[0]}'?)" if closest else ""
 
 
-def quoted(names: Iterable[object], most: int = 12) -> str:
-    """`'a', 'b' and 'c'`, cut short after `most` names."""
-    parts = [f"'{name}'" for name in names]
-    if not parts:
+def quoted(names: Iterable[object], limit: int = 12) -> str:
+    """`'a', 'b' and 'c'`, cut off after `limit` names."""
+    quoted_names = [f"'{name}'" for name in names]
+    if not quoted_names:
         return "none"
-    if len(parts) > most:
-        return ", ".join(parts[:most]) + f" and {len(parts) - most} more"
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    if len(quoted_names) > limit:
+        return ", ".join(quoted_names[:limit]) + f" and {len(quoted_names) - limit} more"
+    if len(quoted_names) == 1:
+        return quoted_names[0]
+    return ", ".join(quoted_names[:-1]) + " and " + quoted_names[-1]

@@ -1,4 +1,4 @@
-"""How good predictions are: scikit-learn's metrics, named as in the task."""
+"""Metrics of predictions: scikit-learn's, by the names that a task uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BasicMetrics(BaseModel):
 
 
 class LabelMetrics(BaseModel):
-    """One label's precision, recall and F1, and how many rows have it."""
+    """Precision, recall and F1 of one label, and the number of rows that have it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,7 +30,7 @@ class LabelMetrics(BaseModel):
 
 
 class Evaluation(BasicMetrics):
-    """Predictions against the true labels: scores, calibration, each label, and the confusion matrix."""
+    """All metrics of a set of predictions: also calibration, each label's, and the confusion matrix."""
 
     calibration_error: float
     labels: dict[str, LabelMetrics]
@@ -38,14 +38,14 @@ class Evaluation(BasicMetrics):
 
 
 def accuracy(truth: NDArray[np.integer], predicted: NDArray[np.integer]) -> float:
-    """The share of rows whose label was found."""
+    """The fraction of rows that are predicted correctly."""
     from sklearn.metrics import accuracy_score
 
     return float(accuracy_score(truth, predicted))
 
 
 def macro_f1(truth: NDArray[np.integer], predicted: NDArray[np.integer], labels: int) -> float:
-    """The mean of the labels' F1 scores; a label that is neither there nor predicted counts as 0."""
+    """The mean of the labels' F1 scores; a label that is neither true nor predicted anywhere counts as 0."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(truth, predicted, labels=range(labels), average="macro", zero_division=0))
@@ -59,33 +59,33 @@ def basic_metrics(truth: NDArray[np.integer], predicted: NDArray[np.integer], la
 def detailed_metrics(
     truth: NDArray[np.integer], probabilities: NDArray[np.floating], names: Sequence[str]
 ) -> Evaluation:
-    """Everything that is measured of one classifier; probabilities are (rows, labels)."""
+    """All metrics of one classifier's predictions; probabilities are (rows, labels)."""
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     predicted = probabilities.argmax(axis=-1)
-    numbers = range(len(names))
-    precision, recall, f1, rows = precision_recall_fscore_support(truth, predicted, labels=numbers, zero_division=0)
+    indices = range(len(names))
+    precision, recall, f1, rows = precision_recall_fscore_support(truth, predicted, labels=indices, zero_division=0)
     per_label = {
-        name: LabelMetrics(precision=float(precision[n]), recall=float(recall[n]), f1=float(f1[n]), rows=int(rows[n]))
-        for n, name in enumerate(names)
+        name: LabelMetrics(precision=float(precision[i]), recall=float(recall[i]), f1=float(f1[i]), rows=int(rows[i]))
+        for i, name in enumerate(names)
     }
     return Evaluation(
         accuracy=accuracy(truth, predicted),
         macro_f1=macro_f1(truth, predicted, len(names)),
         calibration_error=calibration_error(truth, probabilities),
         labels=per_label,
-        confusion=confusion_matrix(truth, predicted, labels=numbers).tolist(),
+        confusion=confusion_matrix(truth, predicted, labels=indices).tolist(),
     )
 
 
 def calibration_error(truth: NDArray[np.integer], probabilities: NDArray[np.floating], bins: int = 10) -> float:
-    """The expected calibration error: how far confidence and accuracy lie apart, over bins of confidence."""
-    confidence = probabilities.max(axis=-1)
-    right = probabilities.argmax(axis=-1) == truth
-    bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
-    total = 0.0
-    for number in range(bins):
-        inside = bin_of == number
-        if inside.any():
-            total += abs(right[inside].mean() - confidence[inside].mean()) * inside.mean()
-    return float(total)
+    """The expected calibration error: the mean over rows of |accuracy - confidence| of the row's bin of confidence."""
+    confidence = probabilities.max(axis=-1)  # (rows,)
+    correct = probabilities.argmax(axis=-1) == truth
+    bin_indices = np.minimum((confidence * bins).astype(int), bins - 1)
+    error = 0.0
+    for index in range(bins):
+        in_bin = bin_indices == index
+        if in_bin.any():
+            error += abs(correct[in_bin].mean() - confidence[in_bin].mean()) * in_bin.mean()
+    return float(error)

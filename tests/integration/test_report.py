@@ -198,7 +198,7 @@ def test_a_classifier_is_pushed_with_its_card_and_refused_without_a_network(plac
             sent.append(more)
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    monkeypatch.setattr(libraries, "reachable", lambda: True)
+    monkeypatch.setattr(libraries, "hub_reachable", lambda: True)
     assert "me/stars" in command(monkeypatch, capsys, "push", place / "run", "stars")
     assert sent[0]["folder_path"] == place / "run" / "classifier"
     assert b'pipeline("text-classification", "me/stars")' in sent[1]["path_or_fileobj"]

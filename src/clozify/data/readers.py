@@ -11,7 +11,6 @@ import csv
 import glob
 import gzip
 import json
-import sys
 import tempfile
 import uuid
 import zlib
@@ -120,7 +119,8 @@ def _open_local(path: Path, columns: Sequence[str] | None, fields: Sequence[str]
     # A name is a name: Datasets would take [, ] and * in it for a search. It reads absolute paths alone safely.
     names = [glob.escape(str(file.absolute())) for file in files]
     try:
-        return _load(str(path), FORMATS[kind], data_files=names, split="train", **options)
+        with libraries.quiet_datasets():
+            return _load(str(path), FORMATS[kind], data_files=names, split="train", **options)
     except DataError:
         if FORMATS[kind] != "json":
             raise
@@ -215,21 +215,13 @@ def _open_hub(source: str) -> Dataset:
             f"'{source}' is no file here{near}; for a data set of the hub name its split too, as in '{name}@test'."
         )
     name, _, config = name.partition(":")
-    if not libraries.reachable():
-        import datasets
-
-        datasets.config.HF_HUB_OFFLINE = True  # use what was fetched before, and do not try for a minute first
-    return _load(source, name, *([config] if config else []), split=split)
+    with libraries.quiet_datasets(offline=not libraries.hub_reachable()):  # offline: what was fetched before
+        return _load(source, name, *([config] if config else []), split=split)
 
 
 def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
     import datasets
 
-    if sys.stderr.isatty():  # its own bars, for what takes longer than a moment
-        datasets.enable_progress_bars()
-    else:
-        datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()
     try:
         return datasets.load_dataset(*args, **kwargs)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:

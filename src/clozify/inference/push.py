@@ -31,7 +31,7 @@ def push(folder: str | Path, name: str, private: bool = False) -> str:
         validate_repo_id(name)
     except HFValidationError as error:
         raise RunError(f"'{name}' cannot be a model's name on the hub: {error}") from None
-    if not libraries.reachable():
+    if not libraries.hub_reachable():
         raise RunError(f"The hub cannot be reached, so '{name}' was not pushed; the classifier is in '{classifier}'.")
     api = HfApi()
     try:

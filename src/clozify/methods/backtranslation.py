@@ -24,11 +24,11 @@ LONGEST = 512  # tokens that a translation model reads, where it does not say
 class Translator:
     """A translation model and its tokenizer."""
 
+    @libraries.quiet_transformers()
     def __init__(self, name: str, device: str) -> None:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-        libraries.quiet_transformers()
-        local = Path(name).is_dir() or not libraries.reachable()
+        local = Path(name).is_dir() or not libraries.hub_reachable()
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(name, local_files_only=local)
             model: Any = AutoModelForSeq2SeqLM.from_pretrained(name, local_files_only=local)
@@ -43,6 +43,7 @@ class Translator:
         limit = getattr(model.config, "max_position_embeddings", None) or LONGEST
         self.longest = min(int(limit), int(self.tokenizer.model_max_length))
 
+    @libraries.quiet_transformers()
     @torch.inference_mode()
     def translate(
         self, texts: Sequence[str], temperature: float, seed: int, advance: Callable[[int], None] = lambda count: None

@@ -41,6 +41,7 @@ from clozify.errors import TrainingError
 from clozify.models.cloze import ClozeModel
 from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.training.loop import CHECK_EVERY
+from clozify.utils import libraries
 from clozify.utils.progress import progress
 
 SAVE_EVERY = 500  # steps between checkpoints
@@ -151,6 +152,8 @@ class _Watching(TrainerCallback):
             self.say(f"step {step:,} of {self.steps:,}  loss {loss:.4f}  about {left / 60:,.0f} min left")
 
 
+@libraries.quiet_transformers()
+@libraries.without_cudnn_attention()
 def pretrain(
     model: ClozeModel,
     blocks: NDArray[np.int32],

@@ -51,7 +51,7 @@ class Classifier:
     """A sequence classifier for one task."""
 
     def __init__(self, model: Any, tokenizer: Any, task: Task, max_length: int) -> None:
-        libraries.choose_kernels()
+        libraries.stable_kernels()
         self.model = model.eval()
         self.task = task
         self.tokenizer = PromptTokenizer(tokenizer)
@@ -87,7 +87,8 @@ class Classifier:
         device = "cuda" if together else self.device.type  # a GPU takes all rows at once
         for group, inputs in forward_batches(batch, lengths, device, self.tokenizer.pad_id, self._typed):
             given = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
-            parts.append(self.model(**given).logits)
+            with libraries.without_cudnn_attention():
+                parts.append(self.model(**given).logits)
             groups.append(group)
         order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self.device)
         return torch.cat(parts)[order]
@@ -169,6 +170,7 @@ class Classifier:
                 advance(len(batch.rows))
             yield start, current_group().sum_arrays(scores)
 
+    @libraries.quiet_transformers()
     def save(self, folder: Path) -> None:
         """An ordinary Hugging Face folder, with the task beside it; the tokenizer remembers the length."""
         self.model.save_pretrained(folder)
@@ -181,13 +183,13 @@ class Classifier:
         self.task.save(folder / TASK_FILE)
 
 
+@libraries.quiet_transformers()
 def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) -> Classifier:
     """A pretrained encoder with a fresh classification head (drawn from torch's present seed)."""
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-    libraries.quiet_transformers()
     place = str(BUILTIN if str(name) == "builtin" else name)
-    offline = Path(place).is_dir() or not libraries.reachable()
+    offline = Path(place).is_dir() or not libraries.hub_reachable()
     numbers = dict(enumerate(task.labels))
     try:
         config = AutoConfig.from_pretrained(
@@ -209,11 +211,11 @@ def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) ->
     return Classifier(model.to(device), tokenizer, task, min(recipe.max_seq_length, max_positions_of(model, tokenizer)))
 
 
+@libraries.quiet_transformers()
 def load_classifier(folder: Path, device: str) -> Classifier:
     """A classifier that `save` wrote, or one that was exported to ONNX."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    libraries.quiet_transformers()
     task = load_task(folder / TASK_FILE)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if (folder / ONNX_FILE).is_file():

@@ -99,7 +99,7 @@ class ClozeModel:
             raise ModelError(
                 f"The tokenizer of the model '{name}' has no mask token, so it cannot answer cloze questions."
             )
-        libraries.choose_kernels()
+        libraries.stable_kernels()
         self.name, self.precision = name, "float32"  # precision: what a CPU scores rows in
         self.model = cast(Any, model)
         self.model.eval()
@@ -147,7 +147,8 @@ class ClozeModel:
             lengths[:] = batch.input_ids.shape[1]
         for group, inputs in forward_batches(batch, lengths, self.device.type, self.tokenizer.pad_id, self._typed):
             given = {name: self.tensor(array) for name, array in inputs.items()}
-            hidden = self.encoder(**given)[0]
+            with libraries.without_cudnn_attention():
+                hidden = self.encoder(**given)[0]
             place = torch.full((len(batch.rows),), -1, device=self.device)
             place[self.tensor(group)] = torch.arange(len(group), device=self.device)
             inside = (place[rows] >= 0).nonzero()[:, 0] if len(group) < len(batch.rows) else None
@@ -231,6 +232,12 @@ class ClozeModel:
         tensor = torch.from_numpy(array)
         return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
+    @libraries.quiet_transformers()
+    def save(self, folder: Path) -> None:
+        """Write the model with its head and its tokenizer as Transformers does."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.hf_tokenizer.save_pretrained(folder)
+
     @torch.inference_mode()
     def _check_head(self) -> None:
         """The head's words alone must score as they do within the whole vocabulary."""
@@ -264,6 +271,7 @@ def set_attention_dropout(config: Any, dropout: float | None) -> None:
             setattr(config, name, dropout)
 
 
+@libraries.quiet_transformers()
 def load_model(
     name: str | Path = "builtin",
     device: str | None = None,
@@ -274,7 +282,6 @@ def load_model(
     """A masked language model by folder or hub name; `builtin` is the one that comes with clozify."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
-    libraries.quiet_transformers()
     place = str(BUILTIN if str(name) == "builtin" else name)
     if Path(place).is_dir() and not (Path(place) / "config.json").is_file():
         raise ModelError(f"The folder '{place}' holds no model: it has no config.json.")
@@ -282,7 +289,7 @@ def load_model(
         raise ModelError(f"The model '{place}' is a file; name the folder that holds it, with its config.json.")
     options = {
         "trust_remote_code": trust_remote_code,
-        "local_files_only": Path(place).is_dir() or not libraries.reachable(),
+        "local_files_only": Path(place).is_dir() or not libraries.hub_reachable(),
     }
     try:
         config = AutoConfig.from_pretrained(place, **options)

@@ -268,8 +268,7 @@ def _train_member(bench: WorkerContext, work: MemberWork) -> str:
         if job.keep and model.has_adapter:
             save_adapter(model.model, beside / "model", plan.base)
         elif job.keep:
-            model.model.save_pretrained(beside / "model")
-            model.tokenizer.hf_tokenizer.save_pretrained(beside / "model")
+            model.save(beside / "model")
         description = {
             "pair": plan.task.pairs[job.pair].name,
             "pattern": plan.task.pairs[job.pair].pattern.text,

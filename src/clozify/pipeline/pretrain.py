@@ -237,8 +237,7 @@ def _save(cloze: ClozeModel, name: str | Path, how: Recipe, folder: Path) -> Non
         for setting in DROPOUTS:
             if hasattr(own, setting):
                 setattr(cloze.model.config, setting, getattr(own, setting))
-    cloze.model.save_pretrained(folder)
-    cloze.tokenizer.hf_tokenizer.save_pretrained(folder)
+    cloze.save(folder)
 
 
 def _place(whole: Path, place: Path) -> None:

@@ -224,13 +224,13 @@ def check_model(model: str) -> None:
     from clozify.utils import libraries
 
     place = BUILTIN if model == "builtin" else Path(model)
-    if place.is_dir() or libraries.reachable():
+    if place.is_dir() or libraries.hub_reachable():
         return
     from transformers import AutoConfig
 
-    libraries.quiet_transformers()
     try:
-        AutoConfig.from_pretrained(model, local_files_only=True)
+        with libraries.quiet_transformers():
+            AutoConfig.from_pretrained(model, local_files_only=True)
     except (OSError, ValueError):
         raise ModelError(
             f"The model '{model}' is neither a folder nor fetched before, and the hub cannot be reached; name a folder "

@@ -60,7 +60,7 @@ def check_matplotlib() -> None:
         import matplotlib as found
     except ImportError:
         raise ClozifyError(
-            "The figures are drawn by matplotlib, which is not there; get it with: pip install 'clozify[reproduce]'."
+            "Figures are drawn by matplotlib, which is not installed; get it with: pip install 'clozify[reproduce]'."
         ) from None
     del found
 

@@ -23,6 +23,7 @@ from clozify.gpu.fused_linear import fused_linear_layers
 from clozify.gpu.master_weights import MasterWeights
 from clozify.models.classifier import Classifier
 from clozify.prompts.encode import Batch, EncodedRows
+from clozify.utils import libraries
 from clozify.utils.process_group import current_group, zero_loss
 
 CHECK_EVERY = 25  # steps between looks at the loss: a look waits for the device
@@ -133,6 +134,7 @@ def _tidied(on_gpu: bool) -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
+@libraries.without_cudnn_attention()
 def train(
     module: nn.Module,
     loss_of_step: Callable[[int], Tensor] | CapturableStep,

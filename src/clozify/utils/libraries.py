@@ -1,53 +1,108 @@
-"""How the libraries below behave: whether the hub can be reached, how much they say, which kernels they take.
+"""Settings of PyTorch, Transformers and Datasets that clozify needs, and whether the Hugging Face Hub answers.
 
-The hub is asked once and briefly: its client tries again and again for most of a minute before it says that there is no
-network.
+Nothing here outlives its block: a notebook that imports clozify keeps its verbosity, progress bars and offline flags.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 import urllib.error
 import urllib.request
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-PATIENCE = 5.0  # seconds
-
-
-def quiet_transformers() -> None:
-    """No chatter and no bars while a model is loaded: what goes wrong is told in our own words."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+HUB_TIMEOUT = 5.0  # seconds; the hub's own client retries for most of a minute
+HUB_RECHECK = 60.0  # seconds for which the last answer holds
+_last_probe: tuple[float, bool] | None = None  # when the hub was last probed, and whether it answered
 
 
-@cache
-def reachable() -> bool:
-    """Whether the hub answers at all; False where HF_HUB_OFFLINE says not to ask."""
+def hub_reachable() -> bool:
+    """Whether the Hugging Face Hub answers, probed at most once a minute; False where HF_HUB_OFFLINE is set."""
+    global _last_probe
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
+    if _last_probe is None or time.monotonic() - _last_probe[0] > HUB_RECHECK:
+        answers = _answers(constants.ENDPOINT)
+        _last_probe = time.monotonic(), answers
+    return _last_probe[1]
+
+
+def _answers(url: str) -> bool:
     try:
-        urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=PATIENCE)
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=HUB_TIMEOUT)
     except urllib.error.HTTPError:
-        return True  # it answered, if with a complaint
+        return True  # an error status is an answer
     except OSError:
         return False
     return True
 
 
-def choose_kernels() -> None:
-    """Kernels that suit clozify, on a GPU and on a CPU.
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Transformers logs errors only and shows no progress bars within the block; clozify words the messages itself."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
+    from transformers.utils import logging
 
-    cuDNN's attention plans anew for every width of a batch, and ours are all widths. On a CPU, naming the number of
-    threads keeps MKL from choosing another by itself, which would change the last bits of a result. So would two
-    threads that are the first to call one of its vector functions, now and then: MKL then chooses the code for this
-    processor, and one of them may run other code meanwhile. A call with a single number is one thread's.
+    verbosity, bars, hub_bars = logging.get_verbosity(), logging.is_progress_bar_enabled(), are_progress_bars_disabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()  # the hub client's too
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+        if hub_bars:
+            disable_progress_bars()
+
+
+@contextmanager
+def quiet_datasets(offline: bool = False) -> Iterator[None]:
+    """Datasets logs errors only and shows progress bars on terminals only; `offline`, it reads its cache alone."""
+    import datasets
+
+    verbosity, bars_disabled = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
+    was_offline = datasets.config.HF_HUB_OFFLINE
+    datasets.logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    datasets.config.HF_HUB_OFFLINE = was_offline or offline
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if not bars_disabled:
+            datasets.enable_progress_bars()
+        datasets.config.HF_HUB_OFFLINE = was_offline
+
+
+def stable_kernels() -> None:
+    """Fix what would change the last bits of a result on a CPU from one run to the next; the thread count stays.
+
+    - Setting the number of threads, even to its present value, stops MKL from choosing another for small inputs.
+    - MKL detects the processor when one of its vector functions is first called. If two threads make that first call
+      together, one of them may run another code path; so each function is called once here, by one thread.
+
+    PyTorch keeps the setting per thread: call this in every thread that computes.
     """
     import torch
 
-    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.set_num_threads(torch.get_num_threads())
     for function in (torch.sqrt, torch.exp, torch.log, torch.tanh, torch.erf):
         function(torch.ones(1))
+
+
+@contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """PyTorch's attention does not use cuDNN within the block: cuDNN plans anew for every shape, and shapes vary."""
+    import torch
+
+    enabled = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)

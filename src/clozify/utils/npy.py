@@ -1,8 +1,4 @@
-"""Arrays that need not fit into memory: `.npy` files, written a stretch at a time and read by memory map.
-
-In: parts of an array, in order. Out: an ordinary `.npy` file, as `np.save` would write it; and a file's content as an
-array whose pages come from the disk when they are looked at, and go again when their room is needed.
-"""
+"""Arrays in `.npy` files that need not fit into memory: written a chunk of rows at a time, read by memory map."""
 
 from __future__ import annotations
 
@@ -15,42 +11,48 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 
+def create_npy(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    """A new `.npy` file of this shape as a writable memory map; the rows may be filled in any order."""
+    return np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
+
+
 @contextmanager
 def npy_writer(path: Path, dtype: DTypeLike, width: int | None = None) -> Iterator[Callable[[NDArray[Any]], None]]:
-    """Yields a function that appends rows: numbers, or so many numbers each with a `width`.
+    """Yields a function that appends rows to a file whose final length is not known; `width` numbers a row, or one.
 
-    NumPy leaves room in the head of a file for the number of rows, which is filled in at the end.
+    The header is written twice: NumPy pads it, so the final number of rows fits. Where the number of rows is known,
+    use `create_npy`.
     """
-    kind = np.dtype(dtype)
+    dtype = np.dtype(dtype)
     rows = 0
     with path.open("wb") as file:
-        _write_head(file, kind, 0, width)
+        _write_header(file, dtype, 0, width)
 
-        def append(part: NDArray[Any]) -> None:
+        def append(chunk: NDArray[Any]) -> None:
             nonlocal rows
-            rows += len(part)
-            file.write(np.ascontiguousarray(part, dtype=kind).data)
+            rows += len(chunk)
+            file.write(np.ascontiguousarray(chunk, dtype=dtype).data)
 
         yield append
         file.seek(0)
-        _write_head(file, kind, rows, width)
+        _write_header(file, dtype, rows, width)
 
 
-def _write_head(file: IO[bytes], kind: np.dtype[Any], rows: int, width: int | None) -> None:
+def _write_header(file: IO[bytes], dtype: np.dtype[Any], rows: int, width: int | None) -> None:
     shape = (rows,) if width is None else (rows, width)
-    head = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, head)
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
 def open_npy(path: Path) -> NDArray[Any]:
-    """A file's array, on the disk."""
+    """The array of a `.npy` file as a read-only memory map."""
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def cast_scores(scores: NDArray[np.float32], dtype: str) -> NDArray[Any]:
-    """Scores in fewer bits; what is too large for these becomes the largest number there is, not infinity."""
-    kind = np.dtype(dtype)
-    if kind == scores.dtype:
+    """Scores in another dtype; those beyond its range become its largest finite number, not infinity."""
+    target = np.dtype(dtype)
+    if target == scores.dtype:
         return scores
-    largest = np.finfo(kind).max
-    return np.clip(scores, -largest, largest).astype(kind)
+    largest = np.finfo(target).max
+    return np.clip(scores, -largest, largest).astype(target)

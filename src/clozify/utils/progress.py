@@ -1,6 +1,6 @@
-"""Progress that a person can read: a bar with a rate and the time left, for what takes longer than two seconds.
+"""Progress bars with a rate and the time left, for work that takes longer than two seconds.
 
-Silent where the error stream is not a terminal, so logs and pipes stay clean.
+Nothing is shown where the error stream is not a terminal, so logs and pipes stay clean.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PATIENCE = 2.0  # seconds before a bar appears
+DELAY = 2.0  # seconds before a bar appears
 
 
 @contextmanager
-def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[int], None]]:
+def progress(description: str, total: int, unit: str = "rows") -> Iterator[Callable[[int], None]]:
     """Yields a function to call with the number of units just done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -29,25 +28,25 @@ def progress(what: str, total: int, unit: str = "rows") -> Iterator[Callable[[in
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
-        console=console,
+        console=Console(stderr=True),
         transient=True,
     )
-    task = bar.add_task(what, total=total, rate="")
-    began = time.monotonic()
+    task = bar.add_task(description, total=total, rate="")
+    started = time.monotonic()
     done = 0
-    shown = False
+    visible = False
 
     def advance(count: int) -> None:
-        nonlocal done, shown
+        nonlocal done, visible
         done += count
-        seconds = time.monotonic() - began
-        if not shown and seconds > PATIENCE:
+        seconds = time.monotonic() - started
+        if not visible and seconds > DELAY:
             bar.start()
-            shown = True
+            visible = True
         bar.update(task, advance=count, rate=f"{done / max(seconds, 1e-9):,.0f} {unit}/s")
 
     try:
         yield advance
     finally:
-        if shown:
+        if visible:
             bar.stop()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clozify.utils.npy import cast_scores, npy_writer, open_npy
+from clozify.utils.npy import cast_scores, create_npy, npy_writer, open_npy
 
 
 @pytest.mark.parametrize(("width", "kind"), [(None, np.int32), (3, np.float32), (2, np.float16), (None, np.int64)])
@@ -23,6 +23,18 @@ def test_a_file_without_rows_can_be_read(tmp_path):
     with npy_writer(tmp_path / "none.npy", np.int32):
         pass
     assert open_npy(tmp_path / "none.npy").tolist() == []
+
+
+@pytest.mark.parametrize("rows", [0, 1000])
+def test_a_file_of_known_length_is_the_file_that_numpy_saves(rows, tmp_path):
+    scores = np.random.default_rng(0).normal(size=(rows, 3)).astype(np.float16)
+    created = create_npy(tmp_path / "created.npy", "float16", scores.shape)
+    created[500:], created[:500] = scores[500:], scores[:500]
+    del created
+    np.save(tmp_path / "saved.npy", scores)
+    assert np.array_equal(open_npy(tmp_path / "created.npy"), scores)
+    if rows:
+        assert (tmp_path / "created.npy").read_bytes() == (tmp_path / "saved.npy").read_bytes()
 
 
 def test_rows_that_do_not_lie_in_a_row_in_memory_are_written_as_they_read(tmp_path):

@@ -49,7 +49,7 @@ SAMPLE = ["--tasks", "sample", "--pile", "4", "--test-rows", "30", "--output", "
 
 
 def values(out):
-    return {(p["group"], p["row"], p["column"]): p["value"] for p in json.loads(out)["places"]}
+    return {(p["group"], p["row"], p["column"]): p["value"] for p in json.loads(out)["cells"]}
 
 
 def test_table_4_runs_on_the_sample_data_shares_members_and_resumes(run, tmp_path):
@@ -71,7 +71,7 @@ def test_table_4_runs_on_the_sample_data_shares_members_and_resumes(run, tmp_pat
     assert found["", "max", "sample"] == pytest.approx(100 * of_run["members"]["max"])
     text = (tmp_path / "out" / "table4.md").read_text()
     assert "| PET weighted | not run |" in text
-    assert "at most 4 rows a label" in text
+    assert "at most 4 rows per label" in text
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     status, again, err = run("table4", *SAMPLE, "--examples", 28, "--json")
     assert status == 0
@@ -200,7 +200,7 @@ def test_without_italian_rows_the_column_is_not_run_and_the_reason_stands_below(
     asked = ["--data", xstance, "--output", "out", "--examples", "8", "--json"]
     status, out, err = run("table3", *asked, few=[*FEW, *EPOCHS])
     assert status == 0, err
-    found = {(p["row"], p["column"]): p for p in json.loads(out)["places"] if p["group"] == "|T| = 8"}
+    found = {(p["row"], p["column"]): p for p in json.loads(out)["cells"] if p["group"] == "|T| = 8"}
     assert found["PET", "De"]["value"] is not None
     assert found["PET", "It"]["not_run"] == "the data has no Italian rows."
 
@@ -209,7 +209,7 @@ def test_a_method_that_is_not_there_and_too_few_rows_are_cells_that_were_not_run
     monkeypatch.setattr("clozify.pipeline.train.METHODS", ("pet", "ipet", "supervised"))
     status, out, err = run("table2", *SAMPLE, "--examples", "28", "--methods", "uda,pet", "--json")
     assert status == 0, err
-    found = {p["row"]: p for p in json.loads(out)["places"] if (p["group"], p["column"]) == ("|T| = 28", "sample")}
+    found = {p["row"]: p for p in json.loads(out)["cells"] if (p["group"], p["column"]) == ("|T| = 28", "sample")}
     assert "UDA is not part of this version" in found["UDA"]["not_run"]
     assert found["PET"]["value"] is not None
     status, out, err = run("table1", *SAMPLE, "--examples", "1000", "--methods", "supervised")
@@ -245,7 +245,9 @@ def test_a_plan_counts_what_cells_share_once_and_writes_nothing(run, tmp_path):
     assert not (tmp_path / "out").exists()
     status, out, err = run("table1", *SAMPLE, "--examples", "0,28", "--plan")
     assert status == 0
-    assert "18 members, 36 steps" in out  # PET's six, iPET's one generation after it, and one without examples
+    assert (
+        "18 members, 36 fine-tuning steps" in out
+    )  # PET's six, iPET's one generation after it, and one without examples
 
 
 @pytest.mark.parametrize(
@@ -253,9 +255,9 @@ def test_a_plan_counts_what_cells_share_once_and_writes_nothing(run, tmp_path):
     [
         (["table5"], "There is no 'table5' to reproduce"),
         (["table1", "--tasks", "imdb"], "There is no task 'imdb' here"),
-        (["table1", "--examples", "ten"], "--examples takes numbers with commas between"),
+        (["table1", "--examples", "ten"], "--examples takes numbers, separated by commas"),
         (["table1", "--methods", "pett"], "There is no method 'pett' .did you mean 'pet'"),
-        (["figure4", "--examples", "10"], "Nothing of figure4 is asked for"),
+        (["figure4", "--examples", "10"], "Nothing to run: figure4 has no cell"),
         (["table4", "--examples", "10,50"], "takes one number of examples"),
         (["figure6", "--tasks", "yelp,mnli"], "takes one task"),
         (["table1", "--data", "nowhere"], "The data folder 'nowhere' does not exist"),
@@ -275,7 +277,7 @@ def test_what_is_asked_wrongly_ends_with_a_sentence_and_nothing_written(run, tmp
 def test_a_model_that_cannot_be_found_is_told_before_anything_is_run(run, tmp_path):
     status, _, err = run("table4", *SAMPLE, model="no/such-model")
     assert status == 2
-    assert "The model 'no/such-model' is neither a folder nor fetched before" in err
+    assert "The model 'no/such-model' is neither a folder nor in the local cache" in err
     assert not (tmp_path / "out").exists()
 
 

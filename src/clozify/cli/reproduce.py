@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -58,35 +59,37 @@ def reproduce(
     as_json: JsonOption = False,
 ) -> None:
     """Run a table or figure of the paper, or some of its cells, and show it beside the paper's values."""
-    from clozify.reproduce.run import costs
-    from clozify.reproduce.run import reproduce as work
-    from clozify.reproduce.terminal import show_costs, show_exhibit
+    from clozify.reproduce.run import ReproduceOptions, plan_cost
+    from clozify.reproduce.run import reproduce as run_reproduce
+    from clozify.reproduce.terminal import show_cost, show_table
 
-    asked: dict[str, Any] = {
-        "tasks": _listed(tasks),
-        "examples": _listed(examples),
-        "methods": _listed(methods),
-        "model": model,
-        "data": data,
-        "recipe": recipe,
-        "settings": settings or [],
-        "pile": pile,
-        "test_rows": test_rows,
-        "say": teller(quiet),
-        "devices": devices,
-        "at_once": at_once,
-    }
+    options = ReproduceOptions(
+        table=what,
+        output=output,
+        tasks=_listed(tasks),
+        examples=_listed(examples),
+        methods=_listed(methods),
+        model=model,
+        data=data,
+        recipe=recipe,
+        settings=settings or [],
+        unlabeled_per_label=pile,
+        test_rows=test_rows,
+        log=teller(quiet),
+        devices=devices,
+        at_once=at_once,
+    )
     if plan:
-        found = costs(what, output, **asked)
+        cost = plan_cost(options)
         if as_json:
-            print_json(found)
+            print_json(asdict(cost))
         else:
-            show_costs(Console(), found)
+            show_cost(Console(), cost)
         return
-    filled, files = work(what, output, **asked)
+    table, files = run_reproduce(options)
     if as_json:
-        from clozify.reproduce.render import plain
+        from clozify.reproduce.render import to_json
 
-        print_json(plain(filled) | {"files": [str(file) for file in files]})
+        print_json(to_json(table) | {"files": [str(file) for file in files]})
     else:
-        show_exhibit(Console(), filled, files)
+        show_table(Console(), table, files)

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, run again: its data, its cells, its layout, and its values beside ours."""
+"""Runs the paper's tables and figures again and compares the results with the paper's values."""

@@ -1,7 +1,7 @@
-"""Where the paper's data is found: names on the hub, names of folders and files, and how many rows the originals have.
+"""Where the paper's data is: names on the hub, names of folders and files, and the sizes of the official data sets.
 
-Nothing comes in; out come tables that `datasets.py` reads. The files are those of Zhang et al. (CSV without a header),
-of MNLI and of x-stance (JSONL); some smaller collections of the same rows are known too, each with a note.
+The files are those of Zhang et al. (CSV without a header), of MNLI and of x-stance (JSONL). Some smaller collections of
+the same rows are supported too, each with a note.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SHIPPED = {  # a task here -> its task file
+TASK_FILES = {  # task of `clozify reproduce` -> shipped task
     "yelp": "yelp-full",
     "agnews": "agnews",
     "yahoo": "yahoo",
@@ -21,47 +21,48 @@ SHIPPED = {  # a task here -> its task file
     "sample": "debian",
 }
 TITLES = {"yelp": "Yelp", "agnews": "AG's", "yahoo": "Yahoo", "mnli": "MNLI", "xstance": "x-stance", "sample": "sample"}
-XSTANCE = {"xstance-de": ("de",), "xstance-fr": ("fr",), "xstance": ("de", "fr")}  # the languages of the training set
+XSTANCE_LANGUAGES = {"xstance-de": ("de",), "xstance-fr": ("fr",), "xstance": ("de", "fr")}  # of the training set
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Files that make a task's data: in a folder, or on the hub."""
+class FileLayout:
+    """The files of a task's data, in a folder or on the hub."""
 
     train: tuple[str, ...] = ()
-    tests: Mapping[str, str] = field(default_factory=dict)  # part -> file; the first must be there
-    pile: str | None = None  # rows without labels
-    parts: Mapping[str, str] = field(default_factory=dict)  # of x-stance, which is split by language
+    tests: Mapping[str, str] = field(default_factory=dict)  # test set -> file; only the first is required
+    unlabeled: str | None = None  # rows without labels
+    xstance: Mapping[str, str] = field(default_factory=dict)  # train and test, or a file for each language
     note: str = ""
 
-    def needed(self) -> list[str]:
-        """The files without which there is nothing to do."""
-        needed = [file for part, file in self.parts.items() if part != "it"]
-        return [*self.train, *list(self.tests.values())[:1], *needed]
+    def required_files(self) -> list[str]:
+        """The files that a folder must hold."""
+        xstance = [file for name, file in self.xstance.items() if name != "it"]
+        return [*self.train, *list(self.tests.values())[:1], *xstance]
 
-    def files(self) -> list[str]:
-        """All files that may be there."""
-        return [*self.train, *self.tests.values(), *([self.pile] if self.pile else []), *self.parts.values()]
+    def all_files(self) -> list[str]:
+        """All files, required or not."""
+        unlabeled = [self.unlabeled] if self.unlabeled else []
+        return [*self.train, *self.tests.values(), *unlabeled, *self.xstance.values()]
 
-    def present(self, folder: Path) -> list[str]:
-        """Those of them that are there, gzipped or not."""
-        return [name for name in self.files() if any((folder / f"{name}{end}").is_file() for end in ("", ".gz"))]
+    def existing_files(self, folder: Path) -> list[str]:
+        """The files that a folder holds, gzipped or not."""
+        return [name for name in self.all_files() if any((folder / f"{name}{end}").is_file() for end in ("", ".gz"))]
 
 
 ONE_TEST = {"test": "test.csv"}
-NO_ORDER = "The training rows are in no known order, so T is not the paper's."
+UNKNOWN_ORDER = "The training rows are not in the original order, so T is not the paper's."
 HUB = {
-    "yelp": Layout(("Yelp/yelp_review_full@train",), {"test": "Yelp/yelp_review_full@test"}),
+    "yelp": FileLayout(("Yelp/yelp_review_full@train",), {"test": "Yelp/yelp_review_full@test"}),
     # the hub's best-known copy joins title and description, which the patterns need apart
-    "agnews": Layout(("sh0416/ag_news@train",), {"test": "sh0416/ag_news@test"}),
-    "yahoo": Layout(
+    "agnews": FileLayout(("sh0416/ag_news@train",), {"test": "sh0416/ag_news@test"}),
+    "yahoo": FileLayout(
         ("community-datasets/yahoo_answers_topics@train",), {"test": "community-datasets/yahoo_answers_topics@test"}
     ),
-    "mnli": Layout(
+    "mnli": FileLayout(
         ("nyu-mll/multi_nli@train",),
         {"m": "nyu-mll/multi_nli@validation_matched", "mm": "nyu-mll/multi_nli@validation_mismatched"},
     ),
-    "xstance": Layout(parts={"train": "ZurichNLP/x_stance@train", "test": "ZurichNLP/x_stance@test"}),
+    "xstance": FileLayout(xstance={"train": "ZurichNLP/x_stance@train", "test": "ZurichNLP/x_stance@test"}),
 }
 FOLDERS = {
     "yelp": ("yelp_full", "yelp_review_full_csv", "yelp_review_full", "yelp"),
@@ -71,41 +72,43 @@ FOLDERS = {
     "xstance": ("x_stance", "xstance", "xstance-data-v1.0"),
 }
 LAYOUTS = {
-    "yelp": [Layout(("train.csv",), ONE_TEST), Layout(("train_pool.csv",), ONE_TEST, note=NO_ORDER)],
+    "yelp": [FileLayout(("train.csv",), ONE_TEST), FileLayout(("train_pool.csv",), ONE_TEST, note=UNKNOWN_ORDER)],
     "agnews": [
-        Layout(("train.csv",), ONE_TEST),
-        Layout(
+        FileLayout(("train.csv",), ONE_TEST),
+        FileLayout(
             ("train_first1000_per_class.csv", "train_pool.csv"),
             ONE_TEST,
-            note="T is the paper's up to 4,000 examples; D is other rows of the training set than the paper's.",
+            note="T is the paper's up to 4,000 examples; D has other rows of the training set than the paper's D.",
         ),
     ],
     "yahoo": [
-        Layout(("train.csv",), ONE_TEST),
-        Layout(
+        FileLayout(("train.csv",), ONE_TEST),
+        FileLayout(
             ("train_head.jsonl",),
             {"test": "test_titles.tsv"},
             "unlabeled.jsonl",
-            note="Rows are without the question's body, and the test rows are the titles alone.",
+            note="The rows lack the question's body, and the test rows have only titles.",
         ),
     ],
     "mnli": [
-        Layout(
+        FileLayout(
             ("multinli_1.0_train.jsonl",),
             {"m": "multinli_1.0_dev_matched.jsonl", "mm": "multinli_1.0_dev_mismatched.jsonl"},
         ),
-        Layout(("train.jsonl",), {"m": "dev_matched.jsonl", "mm": "dev_mismatched.jsonl"}),
-        Layout(("train_subset.jsonl",), {"m": "dev_matched.jsonl", "mm": "dev_mismatched.jsonl"}, note=NO_ORDER),
+        FileLayout(("train.jsonl",), {"m": "dev_matched.jsonl", "mm": "dev_mismatched.jsonl"}),
+        FileLayout(
+            ("train_subset.jsonl",), {"m": "dev_matched.jsonl", "mm": "dev_mismatched.jsonl"}, note=UNKNOWN_ORDER
+        ),
     ],
     "xstance": [
-        Layout(parts={"train": "train.jsonl", "test": "test.jsonl"}),
-        Layout(
-            parts={"de": "de.jsonl", "fr": "fr.jsonl", "it": "it.jsonl"},
-            note="There is no official split: the last 30% of a language's rows are its test set.",
+        FileLayout(xstance={"train": "train.jsonl", "test": "test.jsonl"}),
+        FileLayout(
+            xstance={"de": "de.jsonl", "fr": "fr.jsonl", "it": "it.jsonl"},
+            note="The data has no official split; the test set is the last 30% of a language's rows.",
         ),
     ],
 }
-OFFICIAL: Mapping[str, tuple[int, Mapping[str, int]]] = {  # training rows, and labelled test rows by part
+OFFICIAL_SIZES: Mapping[str, tuple[int, Mapping[str, int]]] = {  # training rows; labelled rows of each test set
     "yelp": (650_000, {"test": 50_000}),
     "agnews": (120_000, {"test": 7_600}),
     "yahoo": (1_400_000, {"test": 60_000}),
@@ -116,7 +119,7 @@ OFFICIAL: Mapping[str, tuple[int, Mapping[str, int]]] = {  # training rows, and 
 }
 _TITLE = {"question_title": "title"}
 _MULTINLI = {"premise": "sentence1", "hypothesis": "sentence2", "label": "gold_label"}
-_COLUMNS = {  # how a file's name begins -> field -> its column there
+_COLUMN_MAPPINGS = {  # beginning of a file's name -> field -> column
     "community-datasets/yahoo_answers_topics": {"label": "topic"},
     "train_head": _TITLE,
     "unlabeled": _TITLE,
@@ -125,6 +128,6 @@ _COLUMNS = {  # how a file's name begins -> field -> its column there
 }
 
 
-def columns_of(file: str) -> dict[str, str]:
-    """Which columns of a file the task's fields are, where the file calls them otherwise."""
-    return next((columns for start, columns in _COLUMNS.items() if file.startswith(start)), {})
+def column_mapping(file: str) -> dict[str, str]:
+    """The columns of the task's fields in a file, where their names differ."""
+    return next((mapping for start, mapping in _COLUMN_MAPPINGS.items() if file.startswith(start)), {})

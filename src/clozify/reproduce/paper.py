@@ -1,8 +1,7 @@
-"""What the paper itself says: the values of its tables and the points of its figures, transcribed from its text.
+"""The paper's values: its tables and the points of its figures, transcribed from its text.
 
-Nothing comes in; out come plain mappings from (row, column) to a `Value`. Accuracy is in percent, x-stance's macro-F1
-too. Two things cannot be here: the solid lines of figure 4 are not in the paper's text, and its mBERT row of table 3
-is a quotation.
+Accuracy, and macro-F1 for x-stance, in percent. The solid lines of figure 4 are missing, because the paper's text does
+not give their values. The mBERT row of table 3 is the paper's quotation of another paper.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Value:
-    """A mean and, where there is one, its standard deviation."""
+    """A mean and its standard deviation, if any."""
 
     mean: float
     std: float | None = None
 
 
 def _row(columns: tuple[str, ...], text: str) -> dict[str, Value]:
-    """`33.8±9.6 69.5±7.2` as a value for each column."""
+    """Parse `33.8±9.6 69.5±7.2`, one value a column."""
     values = [tuple(map(float, word.split("±"))) for word in text.split()]
     return {column: Value(*numbers) for column, numbers in zip(columns, values, strict=True)}
 
@@ -95,7 +94,7 @@ TABLE4 = {
     }.items()
 }
 
-# Table 7: accuracy with words that the search found, |T| = 50.
+# Table 7: accuracy with automatic verbalizer search, |T| = 50.
 TABLE7 = {
     key: _row(ENGLISH, text)
     for key, text in {
@@ -105,7 +104,7 @@ TABLE7 = {
     }.items()
 }
 
-# Table 8: the most probable words that the search found for Yelp, |T| = 50.
+# Table 8: the most probable words of the verbalizer search for Yelp, |T| = 50.
 TABLE8 = {
     "1": "worthless, BAD, useless, appalling",
     "2": "worse, slow, frustrating, annoying",
@@ -121,7 +120,7 @@ def _points(names: tuple[int, ...], text: str) -> dict[int, Value]:
     return {name: Value(float(word)) for name, word in zip(names, text.split(), strict=True)}
 
 
-# Figure 3: what the auxiliary language modelling adds to PET's accuracy, in the order of the figure's legend.
+# Figure 3: improvement of PET's accuracy by auxiliary language modelling, in the order of the figure's legend.
 FIGURE3 = {
     task: _points(SIZES, text)
     for task, text in {

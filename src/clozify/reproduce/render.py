@@ -1,7 +1,6 @@
-"""A filled exhibit for people and programs: Markdown, a page of HTML that needs nothing else, and JSON.
+"""Renders a filled table or figure as Markdown, as an HTML page without external resources, and as JSON.
 
-In: a `Filled` exhibit, and of a figure its SVG. Out: text. Each place shows ours, then the paper's value and the
-difference; a place that was not run says so.
+A cell shows our value, then the paper's value and the difference.
 """
 
 from __future__ import annotations
@@ -9,10 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import escape
+from itertools import groupby
 from typing import Any
 
 from clozify.reproduce.paper import Value
-from clozify.reproduce.results import Filled, Place
+from clozify.reproduce.results import CellValue, FilledTable
 
 NOT_RUN = "not run"
 STYLE = """
@@ -41,145 +41,149 @@ figure svg { width: 100%; height: auto; display: block; }
 """
 
 
-def number(value: Value | str, places: int = 1) -> str:
+def format_value(value: Value | str) -> str:
     """`87.5 ±0.1`, as the paper writes it."""
     if isinstance(value, str):
         return value
-    std = "" if value.std is None else f" ±{value.std:.{places}f}"
-    return f"{value.mean:.{places}f}{std}"
+    std = "" if value.std is None else f" ±{value.std:.1f}"
+    return f"{value.mean:.1f}{std}"
 
 
-def shown(place: Place, spread: bool = True) -> str:
-    """A place in one line: `87.3 ±0.2 (87.5 ±0.0; -0.2)`, or without the spread of both."""
-    if not spread:
-        place = replace(place, ours=_bare(place.ours), paper=_bare(place.paper))
-    if place.ours is None and place.paper is None and not place.why:
+def format_cell(cell: CellValue, with_std: bool = True) -> str:
+    """A cell in one line: `87.3 ±0.2 (87.5 ±0.0; -0.2)`, or without the standard deviations."""
+    if cell.empty:
         return ""
-    ours = number(place.ours) if place.ours is not None else NOT_RUN if place.why else "quoted"
-    if place.paper is None:
-        return ours
-    between = "; paper: " if isinstance(place.paper, str) else ""
-    if between:
-        return f"{ours}{between}{place.paper}"
-    difference = "" if place.difference is None else f"; {place.difference:+.1f}"
-    return f"{ours} ({number(place.paper)}{difference})"
+    if not with_std:
+        cell = replace(cell, value=_without_std(cell.value), paper=_without_std(cell.paper))
+    value = _format_own_value(cell)
+    if cell.paper is None:
+        return value
+    if isinstance(cell.paper, str):
+        return f"{value}; paper: {cell.paper}"
+    difference = "" if cell.difference is None else f"; {cell.difference:+.1f}"
+    return f"{value} ({format_value(cell.paper)}{difference})"
 
 
-def _bare(value: Value | str | None) -> Value | str | None:
+def _format_own_value(cell: CellValue) -> str:
+    if cell.value is not None:
+        return format_value(cell.value)
+    return NOT_RUN if cell.not_run else "quoted"
+
+
+def _without_std(value: Value | str | None) -> Value | str | None:
     return Value(value.mean) if isinstance(value, Value) else value
 
 
-def title(filled: Filled) -> str:
+def title(table: FilledTable) -> str:
     """`Table 1`."""
-    return re.sub(r"(\d)", r" \1", filled.exhibit.name).capitalize()
+    return re.sub(r"(\d)", r" \1", table.spec.name).capitalize()
 
 
-def explained(filled: Filled) -> str:
-    """How a place is to be read."""
-    if _in_words(filled):
-        return "Our words, then the paper's where it has them."
-    return f"Each place: our {filled.exhibit.metric} in percent, then the paper's value and the difference."
+def legend(table: FilledTable) -> str:
+    """How to read a cell."""
+    if table.has_words:
+        return "Each cell: our words, then the paper's words, if any."
+    return f"Each cell: our {table.spec.metric} in percent, then the paper's value and the difference."
 
 
-def _in_words(filled: Filled) -> bool:
-    return any(isinstance(value, str) for row in filled.places for place in row for value in (place.ours, place.paper))
+def row_headers(table: FilledTable) -> list[str]:
+    """The headers of the columns before the values: group and name, or name alone."""
+    grouped = any(row.group for row in table.spec.rows)
+    return list(table.spec.row_headers if grouped else table.spec.row_headers[1:])
 
 
-def markdown(filled: Filled, image: str | None = None) -> str:
+def markdown(table: FilledTable, image: str | None = None) -> str:
     """A page of Markdown."""
-    exhibit = filled.exhibit
-    grouped = any(row.group for row in exhibit.rows)
-    heads = [*(exhibit.heads if grouped else exhibit.heads[1:]), *exhibit.columns]
-    lines = [f"# {title(filled)}", "", f"{exhibit.caption}.".replace("|", "\\|"), ""]
+    spec, headers = table.spec, row_headers(table)
+    lines = [f"# {title(table)}", "", f"{spec.caption}.".replace("|", "\\|"), ""]
     if image is not None:
-        lines += [f"![{title(filled)}]({image})", ""]
-    lines += [
-        explained(filled),
-        "",
-        _line(heads),
-        _line(["---"] * (2 if grouped else 1) + ["---:"] * len(exhibit.columns)),
-    ]
-    for row, places in zip(exhibit.rows, filled.places, strict=True):
-        names = [row.group, row.name] if grouped else [row.name]
-        lines.append(_line([*names, *map(shown, places)]))
-    lines += ["", *(f"- {note}".replace("|", "\\|") for note in filled.notes)]
+        lines += [f"![{title(table)}]({image})", ""]
+    lines += [legend(table), "", _markdown_row([*headers, *spec.columns])]
+    lines.append(_markdown_row(["---"] * len(headers) + ["---:"] * len(spec.columns)))
+    for row, cells in zip(spec.rows, table.cells, strict=True):
+        names = [row.group, row.name][-len(headers) :]
+        lines.append(_markdown_row([*names, *map(format_cell, cells)]))
+    lines += ["", *(f"- {note}".replace("|", "\\|") for note in table.notes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _markdown_row(texts: list[str]) -> str:
+    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
 
-def html(filled: Filled, svg: str | None = None) -> str:
-    """A page of HTML with its style, and of a figure its drawing."""
-    exhibit = filled.exhibit
-    grouped = any(row.group for row in exhibit.rows)
-    heads = [*(exhibit.heads if grouped else exhibit.heads[1:]), *exhibit.columns]
-    bodies: dict[str, list[str]] = {}
-    for row, places in zip(exhibit.rows, filled.places, strict=True):
-        first = row.group not in bodies
-        of_group = bodies.setdefault(row.group, [])
-        count = sum(other.group == row.group for other in exhibit.rows)
-        group = (
-            f'<th class="name" scope="rowgroup" rowspan="{count}">{escape(row.group)}</th>' if grouped and first else ""
-        )
-        cells = "".join(_html_place(place) for place in places)
-        of_group.append(f'<tr>{group}<th class="name" scope="row">{escape(row.name)}</th>{cells}</tr>')
-    body = "\n".join("\n".join(['<tbody class="group">', *rows, "</tbody>"]) for rows in bodies.values())
+def html(table: FilledTable, svg: str | None = None) -> str:
+    """A page of HTML with its style and, for a figure, its drawing."""
+    spec, headers = table.spec, row_headers(table)
+    css_class = "words" if table.has_words else ""
+    header_cells = [f'<th scope="col" class="name">{escape(name)}</th>' for name in headers]
+    header_cells += [f'<th scope="col" class="{css_class}">{escape(name)}</th>' for name in spec.columns]
     drawing = f"<figure>{svg[svg.index('<svg') :]}</figure>" if svg is not None else ""
-    notes = "".join(f"<li>{escape(note)}</li>" for note in filled.notes)
-    kinds = ["name"] * (len(heads) - len(exhibit.columns)) + ["words" if _in_words(filled) else ""] * len(
-        exhibit.columns
-    )
-    head = "".join(f'<th scope="col" class="{k}">{escape(name)}</th>' for k, name in zip(kinds, heads, strict=True))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title(filled)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title(filled)}</h1>\n"
-        f"<p>{escape(exhibit.caption)}.</p>\n{drawing}\n<p>{escape(explained(filled))}</p>\n"
-        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>'
-        f"\n{body}\n</table></div>\n<ul>{notes}</ul>\n</body>\n</html>\n"
+        f"<title>{title(table)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title(table)}</h1>\n"
+        f"<p>{escape(spec.caption)}.</p>\n{drawing}\n<p>{escape(legend(table))}</p>\n"
+        f'<div class="scroll"><table>\n<thead><tr>{"".join(header_cells)}</tr></thead>'
+        f"\n{_html_body(table, grouped=len(headers) == 2)}\n</table></div>\n<ul>{notes}</ul>\n</body>\n</html>\n"
     )
 
 
-def _html_place(place: Place) -> str:
-    if place.ours is None and place.paper is None and not place.why:
+def _html_body(table: FilledTable, grouped: bool) -> str:
+    """A `tbody` for each group of rows."""
+    bodies = []
+    for group, members in groupby(zip(table.spec.rows, table.cells, strict=True), key=lambda line: line[0].group):
+        lines = list(members)
+        header = f'<th class="name" scope="rowgroup" rowspan="{len(lines)}">{escape(group)}</th>' if grouped else ""
+        body = ['<tbody class="group">']
+        for row, cells in lines:
+            name = f'<th class="name" scope="row">{escape(row.name)}</th>'
+            body.append(f"<tr>{header}{name}{''.join(map(_html_cell, cells))}</tr>")
+            header = ""
+        bodies.append("\n".join([*body, "</tbody>"]))
+    return "\n".join(bodies)
+
+
+def _html_cell(cell: CellValue) -> str:
+    if cell.empty:
         return "<td></td>"
-    kind = ' class="words"' if isinstance(place.paper, str) or isinstance(place.ours, str) else ""
-    if place.ours is None:
-        ours = f'<span class="none">{NOT_RUN if place.why else "quoted"}</span><br>'
+    css_class = ' class="words"' if isinstance(cell.paper, str) or isinstance(cell.value, str) else ""
+    if cell.value is None:
+        value = f'<span class="none">{_format_own_value(cell)}</span><br>'
     else:
-        value, _, std = number(place.ours).partition(" ±") if isinstance(place.ours, Value) else (place.ours, "", "")
-        spread = f' <span class="std">±{std}</span>' if std else ""
-        ours = f'<span class="ours">{escape(value)}{spread}</span>'
-    if place.paper is None:
-        return f"<td{kind}>{ours}</td>"
-    sign = ""
-    if place.difference is not None:
-        way = "up" if round(place.difference, 1) > 0 else "down" if round(place.difference, 1) < 0 else "same"
-        sign = f' <span class="{way}">{place.difference:+.1f}</span>'
-    said = f' title="{escape(place.why)}"' if place.why else ""
-    return f'<td{kind}{said}>{ours}<span class="paper">paper {escape(number(place.paper))}{sign}</span></td>'
+        mean, _, std = (
+            format_value(cell.value).partition(" ±") if isinstance(cell.value, Value) else (cell.value, "", "")
+        )
+        plus_minus = f' <span class="std">±{std}</span>' if std else ""
+        value = f'<span class="ours">{escape(mean)}{plus_minus}</span>'
+    if cell.paper is None:
+        return f"<td{css_class}>{value}</td>"
+    difference = ""
+    if cell.difference is not None:
+        rounded = round(cell.difference, 1)
+        direction = "up" if rounded > 0 else "down" if rounded < 0 else "same"
+        difference = f' <span class="{direction}">{cell.difference:+.1f}</span>'
+    tooltip = f' title="{escape(cell.not_run)}"' if cell.not_run else ""
+    paper = f'<span class="paper">paper {escape(format_value(cell.paper))}{difference}</span>'
+    return f"<td{css_class}{tooltip}>{value}{paper}</td>"
 
 
-def plain(filled: Filled) -> dict[str, Any]:
-    """The exhibit for programs."""
-    exhibit = filled.exhibit
-    rows = []
-    for row, places in zip(exhibit.rows, filled.places, strict=True):
-        for column, place in zip(exhibit.columns, places, strict=True):
-            if place.ours is None and place.paper is None and not place.why:
-                continue
-            rows.append(
-                {"group": row.group, "row": row.name, "column": column}
-                | _numbers("", place.ours)
-                | _numbers("paper_", place.paper)
-                | {"difference": place.difference, "not_run": place.why or None}
-            )
-    return {"name": exhibit.name, "caption": exhibit.caption, "places": rows, "notes": list(filled.notes)}
+def to_json(table: FilledTable) -> dict[str, Any]:
+    """The table for programs."""
+    spec = table.spec
+    cells = [
+        {"group": row.group, "row": row.name, "column": column}
+        | _json_value("", cell.value)
+        | _json_value("paper_", cell.paper)
+        | {"difference": cell.difference, "not_run": cell.not_run or None}
+        for row, row_cells in zip(spec.rows, table.cells, strict=True)
+        for column, cell in zip(spec.columns, row_cells, strict=True)
+        if not cell.empty
+    ]
+    return {"name": spec.name, "caption": spec.caption, "cells": cells, "notes": list(table.notes)}
 
 
-def _numbers(before: str, value: Value | str | None) -> dict[str, Any]:
+def _json_value(prefix: str, value: Value | str | None) -> dict[str, Any]:
     if isinstance(value, Value):
-        return {f"{before}value": value.mean, f"{before}std": value.std}
-    return {f"{before}value": value}
+        return {f"{prefix}value": value.mean, f"{prefix}std": value.std}
+    return {f"{prefix}value": value}

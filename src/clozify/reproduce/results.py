@@ -1,96 +1,98 @@
-"""An exhibit with its numbers: ours, the paper's, and the difference; or why there is none.
-
-In: an `Exhibit`, a function that finds a cell's result, and why cells were not run. Out: `Place`s, row by row, for all
-that shows them: Markdown, HTML, the terminal, JSON, and the figures.
-"""
+"""Fills a table's specification with results: our value, the paper's and the difference, or why there is no value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from clozify.reproduce.cells import Cell
-from clozify.reproduce.layout import Entry, Exhibit
+from clozify.reproduce.experiments import Experiment, ExperimentResult
 from clozify.reproduce.paper import Value
+from clozify.reproduce.specs import Entry, TableSpec
 
-WORDS_SHOWN = 5  # as many as table 8 shows at most
+MAX_WORDS = 5  # of a label in table 8
+
+FindResult = Callable[[Experiment], ExperimentResult | None]
 
 
 @dataclass(frozen=True)
-class Place:
-    """What stands in one place."""
+class CellValue:
+    """One cell of a filled table."""
 
-    ours: Value | str | None = None
+    value: Value | str | None = None
     paper: Value | str | None = None
-    why: str = ""  # there is no number of ours
+    not_run: str = ""  # why there is no value
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's, in points."""
-        if isinstance(self.ours, Value) and isinstance(self.paper, Value):
-            return self.ours.mean - self.paper.mean
+        """Our value minus the paper's, in points."""
+        if isinstance(self.value, Value) and isinstance(self.paper, Value):
+            return self.value.mean - self.paper.mean
         return None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return self.value is None and self.paper is None and not self.not_run
 
 
 @dataclass(frozen=True)
-class Filled:
-    """An exhibit and its places, row by row."""
+class FilledTable:
+    """A table or figure with its values, row by row."""
 
-    exhibit: Exhibit
-    places: tuple[tuple[Place, ...], ...]
+    spec: TableSpec
+    cells: tuple[tuple[CellValue, ...], ...]
     notes: tuple[str, ...] = ()
 
     @property
-    def count(self) -> int:
-        """How many places have a number of ours."""
-        return sum(place.ours is not None for row in self.places for place in row)
+    def has_words(self) -> bool:
+        """Whether the values are words (table 8), not numbers."""
+        return any(isinstance(v, str) for row in self.cells for cell in row for v in (cell.value, cell.paper))
 
 
-def fill(
-    exhibit: Exhibit,
-    find: Callable[[Cell], dict[str, Any] | None],
-    why: Mapping[Cell, str],
-    notes: tuple[str, ...] = (),
-) -> Filled:
-    """Every place of the exhibit, from the results that there are."""
-    found = {cell: find(cell) for row in exhibit.rows for entry in row.entries for cell in entry.cells}
-    places = tuple(tuple(_place(entry, found, why) for entry in row.entries) for row in exhibit.rows)
-    reasons = {place.why for row in places for place in row if place.why}
-    skipped = [f"Not run: {reason}" for reason in sorted(reasons)]
-    return Filled(exhibit, places, (*exhibit.remarks, *notes, *skipped))
+def fill_table(
+    spec: TableSpec, find_result: FindResult, not_run: Mapping[Experiment, str], notes: tuple[str, ...] = ()
+) -> FilledTable:
+    """The table with all results so far; `not_run` says why experiments were not run."""
+    results = {experiment: find_result(experiment) for experiment in spec.experiments()}
+    cells = tuple(tuple(_cell_value(entry, results, not_run) for entry in row.entries) for row in spec.rows)
+    reasons = {cell.not_run for row in cells for cell in row if cell.not_run}
+    return FilledTable(spec, cells, (*spec.notes, *notes, *(f"Not run: {reason}" for reason in sorted(reasons))))
 
 
-def _place(entry: Entry, found: Mapping[Cell, dict[str, Any] | None], why: Mapping[Cell, str]) -> Place:
-    if not entry.cells:
-        return Place(None, entry.paper)
+def _cell_value(
+    entry: Entry, results: Mapping[Experiment, ExperimentResult | None], not_run: Mapping[Experiment, str]
+) -> CellValue:
+    if not entry.experiments:
+        return CellValue(None, entry.paper)
     values: list[Value] = []
-    for cell in entry.cells:
-        result = found[cell]
+    for experiment in entry.experiments:
+        result = results[experiment]
         if result is None:
-            return Place(None, entry.paper, why.get(cell, "what was not asked for."))
+            return CellValue(None, entry.paper, not_run.get(experiment, "cells that were not requested."))
         if entry.measure.startswith("words "):
-            return Place(", ".join(result["words"][entry.measure.removeprefix("words ")][:WORDS_SHOWN]), entry.paper)
+            words = result.words[entry.measure.removeprefix("words ")]
+            return CellValue(", ".join(words[:MAX_WORDS]), entry.paper)
         value = _value(entry, result)
         if value is None:
-            reason = result["lacking"].get(entry.part, f"a run of {cell} has no {entry.measure}")
-            return Place(None, entry.paper, f"{reason}.")
+            reason = result.missing.get(entry.test_set, f"the result of {experiment} has no {entry.measure}")
+            return CellValue(None, entry.paper, f"{reason}.")
         values.append(value)
     if len(values) == 1:
-        return Place(values[0], entry.paper)
+        return CellValue(values[0], entry.paper)
     means = [value.mean for value in values]
-    return Place(Value(means[0] - means[1] if entry.how == "difference" else float(np.mean(means))), entry.paper)
+    combined = means[0] - means[1] if entry.combine == "difference" else float(np.mean(means))
+    return CellValue(Value(combined), entry.paper)
 
 
-def _value(entry: Entry, result: dict[str, Any]) -> Value | None:
-    """A number of a result in percent."""
+def _value(entry: Entry, result: ExperimentResult) -> Value | None:
+    """An entry's value in percent."""
     if entry.measure.startswith("generation "):
-        mean = result.get("generations", {}).get(entry.part, {}).get(entry.measure.removeprefix("generation "))
-        return None if mean is None else Value(100 * mean)
-    numbers = result["numbers"].get(entry.part, {}).get(entry.measure)
-    if numbers is None:
+        generation = result.generations.get(entry.test_set, {}).get(entry.measure.removeprefix("generation "))
+        return None if generation is None else Value(100 * generation)
+    measure = result.numbers.get(entry.test_set, {}).get(entry.measure)
+    if measure is None:
         return None
-    mean, std = numbers
+    mean, std = measure
     return Value(100 * mean, None if std is None else 100 * std)

@@ -1,57 +1,57 @@
-"""The paper's tables and figures in the terminal, and what they will cost."""
+"""Prints a reproduced table or figure, and the estimated cost of one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozify.reproduce.render import explained, shown, title
-from clozify.reproduce.results import Filled
+from clozify.report.format import rough_duration
+from clozify.reproduce.cost import TableCost
+from clozify.reproduce.render import format_cell, legend, row_headers, title
+from clozify.reproduce.results import FilledTable
 
 
-def show_exhibit(console: Console, filled: Filled, files: list[Path]) -> None:
-    """The rows and columns that have a number of ours, the notes, and where the files are."""
-    exhibit = filled.exhibit
-    lines = list(zip(exhibit.rows, filled.places, strict=True))
-    columns = [n for n in range(len(exhibit.columns)) if any(places[n].ours is not None for _, places in lines)]
-    grouped = any(row.group for row in exhibit.rows)
+def show_table(console: Console, filled: FilledTable, files: Sequence[Path]) -> None:
+    """Print the rows and columns that have a value, the notes, and the files."""
+    spec = filled.spec
+    columns = [n for n in range(len(spec.columns)) if any(cells[n].value is not None for cells in filled.cells)]
+    headers = row_headers(filled)
     table = Table(box=None, pad_edge=False)
-    for head in exhibit.heads if grouped else exhibit.heads[1:]:
-        table.add_column(Text(head), no_wrap=True)
-    for number in columns:
-        table.add_column(Text(exhibit.columns[number]), justify="right")
-    before = None
-    for row, places in lines:
-        if all(place.ours is None for place in places):
+    for header in headers:
+        table.add_column(Text(header), no_wrap=True)
+    for column in columns:
+        table.add_column(Text(spec.columns[column]), justify="right")
+    previous_group = None
+    for row, cells in zip(spec.rows, filled.cells, strict=True):
+        if all(cell.value is None for cell in cells):
             continue
-        names = [row.group if row.group != before else "", row.name] if grouped else [row.name]
-        before = row.group
-        table.add_row(*(Text(text) for text in [*names, *(shown(places[n], spread=False) for n in columns)]))
-    console.print(Text.assemble((title(filled), "bold"), f": {exhibit.caption}."), soft_wrap=True)
+        names = [row.group if row.group != previous_group else "", row.name][-len(headers) :]
+        previous_group = row.group
+        values = [format_cell(cells[column], with_std=False) for column in columns]
+        table.add_row(*map(Text, [*names, *values]))
+    console.print(Text.assemble((title(filled), "bold"), f": {spec.caption}."), soft_wrap=True)
     if columns:
         console.print(table)
-    for line in (explained(filled), *filled.notes):
+    for line in (legend(filled), *filled.notes):
         console.print(Text(line), soft_wrap=True)
     console.print(Text(f"Written: {', '.join(map(str, files))}"), soft_wrap=True)
 
 
-def show_costs(console: Console, cost: dict[str, Any]) -> None:
-    """What the cells will cost that were not run yet."""
-    console.print(f"{cost['cells']} cells, of which {cost['done']} are there already.")
-    if cost["members"]:
-        console.print(f"{cost['members']:,} members, {cost['member_steps']:,} steps of fine-tuning in all.")
-    if cost["rows_to_score"]:
-        console.print(f"{cost['rows_to_score']:,} times a row to score.")
-    if cost["classifiers"]:
-        console.print(f"{cost['classifiers']:,} classifiers, {cost['classifier_steps']:,} steps in all.")
-    if cost["pretraining_steps"]:
-        console.print(f"{cost['pretraining_steps']:,} steps of in-domain pretraining.")
-    minutes = cost["seconds"] / 60
-    time_needed = f"{minutes / 60:,.1f} hours" if minutes > 90 else f"{minutes:,.0f} minutes"
-    console.print(f"About {time_needed} on this machine and {cost['disk_mib']:,.0f} MiB on disk.")
-    for note in cost["notes"]:
+def show_cost(console: Console, cost: TableCost) -> None:
+    """Print what the cells without a result will cost."""
+    console.print(f"{cost.cells} cells, {cost.done} of them done.")
+    if cost.members:
+        console.print(f"{cost.members:,} members, {cost.member_steps:,} fine-tuning steps in total.")
+    if cost.rows_to_score:
+        console.print(f"{cost.rows_to_score:,} rows to score, counted once for each member.")
+    if cost.classifiers:
+        console.print(f"{cost.classifiers:,} classifiers, {cost.classifier_steps:,} training steps in total.")
+    if cost.pretraining_steps:
+        console.print(f"{cost.pretraining_steps:,} steps of in-domain pretraining.")
+    console.print(f"About {rough_duration(cost.seconds)} on this machine and {cost.disk_mib:,.0f} MiB on disk.")
+    for note in cost.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)

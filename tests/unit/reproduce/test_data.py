@@ -8,7 +8,7 @@ import pytest
 
 from clozify.config.recipe import load_recipe
 from clozify.errors import ClozifyError
-from clozify.reproduce.datasets import Data
+from clozify.reproduce.datasets import PaperData
 
 RECIPE = load_recipe()
 
@@ -32,28 +32,28 @@ def news(tmp_path):
 
 
 def test_t_is_the_first_rows_of_each_label_and_d_the_next_ones(news):
-    """A pile that holds T, or a T drawn at random, would be another experiment under the paper's name."""
-    data = Data(news, pile=5).load("agnews")
-    chosen, pile = data.split(10, RECIPE)
-    assert sorted(chosen.texts("title"), key=lambda text: int(text[6:])) == [f"title {n}" for n in range(10)]
-    assert len(pile) == 20
-    assert not set(pile.texts("title")) & set(chosen.texts("title"))
-    assert pile.texts("title")[0] == "title 10"  # label 3 had two rows in T
-    assert chosen.texts("description")[0] == "first line 0"
-    assert [len(data.split(10, RECIPE, share)[1]) for share in (1.0, 0.4)] == [20, 8]
-    assert data.split(0, RECIPE)[0] is None
+    """Unlabelled rows that hold T, or a T drawn at random, would be another experiment under the paper's name."""
+    data = PaperData(news, unlabeled_per_label=5).load("agnews")
+    labeled, unlabeled = data.select(10, RECIPE)
+    assert sorted(labeled.texts("title"), key=lambda text: int(text[6:])) == [f"title {n}" for n in range(10)]
+    assert len(unlabeled) == 20
+    assert not set(unlabeled.texts("title")) & set(labeled.texts("title"))
+    assert unlabeled.texts("title")[0] == "title 10"  # label 3 had two rows in T
+    assert labeled.texts("description")[0] == "first line 0"
+    assert [len(data.select(10, RECIPE, share)[1]) for share in (1.0, 0.4)] == [20, 8]
+    assert data.select(0, RECIPE)[0] is None
 
 
 def test_what_is_not_the_paper_s_is_said(news):
-    notes = " ".join(Data(news, pile=5, test_rows=6).load("agnews").notes)
-    assert "80 training rows, where the official set has 120,000" in notes
-    assert "5 rows a label, where the paper has 10,000" in notes
-    assert "Measured on 6 test rows" in notes
+    notes = " ".join(PaperData(news, unlabeled_per_label=5, test_rows=6).load("agnews").notes)
+    assert "80 training rows; the official set has 120,000" in notes
+    assert "5 rows per label; the paper has 10,000" in notes
+    assert "Measured on 6 evenly spaced test rows" in notes
 
 
 def test_too_few_rows_for_a_training_set_are_an_error_not_a_smaller_one(news):
     with pytest.raises(ClozifyError, match="has 20 rows with the label '1', but 100 examples"):
-        Data(news).load("agnews").split(100, RECIPE)
+        PaperData(news).load("agnews").select(100, RECIPE)
 
 
 def test_a_pool_beside_the_first_rows_and_gzipped_files_are_known(tmp_path):
@@ -64,12 +64,12 @@ def test_a_pool_beside_the_first_rows_and_gzipped_files_are_known(tmp_path):
     with gzip.open(tmp_path / "ag_news/test.csv.gz", "wb") as file:
         file.write(plain.read_bytes())
     plain.unlink()
-    data = Data(tmp_path).load("agnews")
-    chosen, pile = data.split(4, RECIPE)
-    assert chosen.texts("title") == [f"first {n}" for n in range(4)]
-    assert pile.texts("title") == [*(f"first {n}" for n in range(4, 8)), *(f"pool {n}" for n in range(8))]
+    data = PaperData(tmp_path).load("agnews")
+    labeled, unlabeled = data.select(4, RECIPE)
+    assert labeled.texts("title") == [f"first {n}" for n in range(4)]
+    assert unlabeled.texts("title") == [*(f"first {n}" for n in range(4, 8)), *(f"pool {n}" for n in range(8))]
     assert len(data.test) == 4
-    assert any("D is other rows" in note for note in data.notes)
+    assert any("D has other rows" in note for note in data.notes)
 
 
 def test_yahoo_without_bodies_takes_unlabelled_rows_into_d(tmp_path):
@@ -77,13 +77,13 @@ def test_yahoo_without_bodies_takes_unlabelled_rows_into_d(tmp_path):
     write_jsonl(tmp_path / "yahoo_answers/train_head.jsonl", rows)
     write_jsonl(tmp_path / "yahoo_answers/unlabeled.jsonl", [{"title": f"u {n}", "best_answer": ""} for n in range(5)])
     (tmp_path / "yahoo_answers/test_titles.tsv").write_text("sentence\tlabel\n" + "what?\t8\n" * 3 + "why?\t0\n")
-    data = Data(tmp_path).load("yahoo")
-    chosen, pile = data.split(10, RECIPE)
-    assert len(chosen) == 10
-    assert pile.texts("question_title")[-1] == "u 4"
-    assert len(pile) == 15
+    data = PaperData(tmp_path).load("yahoo")
+    labeled, unlabeled = data.select(10, RECIPE)
+    assert len(labeled) == 10
+    assert unlabeled.texts("question_title")[-1] == "u 4"
+    assert len(unlabeled) == 15
     assert data.test.labels.tolist() == [8, 8, 8, 0]
-    assert chosen.texts("best_answer")[0] == "because so"
+    assert labeled.texts("best_answer")[0] == "because so"
 
 
 def nli(count, name):
@@ -100,8 +100,8 @@ def test_mnli_s_own_files_have_two_test_sets_and_rows_without_a_label(tmp_path):
     write_jsonl(folder / "multinli_1.0_train.jsonl", nli(30, "train"))
     write_jsonl(folder / "multinli_1.0_dev_matched.jsonl", [*nli(6, "m"), odd])
     write_jsonl(folder / "multinli_1.0_dev_mismatched.jsonl", nli(9, "mm"))
-    data = Data(tmp_path).load("mnli")
-    assert data.slices() == {"m": slice(0, 6), "mm": slice(6, 15)}
+    data = PaperData(tmp_path).load("mnli")
+    assert data.test_slices() == {"m": slice(0, 6), "mm": slice(6, 15)}
     assert data.test.texts("premise")[5:7] == ["m 5", "mm 0"]
     assert data.test.labels.tolist() == [0, 1, 2] * 5
 
@@ -126,41 +126,41 @@ def test_xstance_is_split_by_language_and_tested_on_known_questions(tmp_path, kn
         tmp_path / "xstance/test.jsonl",
         stance("de", 4, **old) + stance("de", 4, **new) + stance("fr", 2, **old) + stance("it", 6, **italian),
     )
-    data = Data(tmp_path)
-    german, joint_loss = data.load("xstance-de"), data.load("xstance")
+    data = PaperData(tmp_path)
+    german, joint = data.load("xstance-de"), data.load("xstance")
     assert (len(german.train), {part: len(rows) for part, rows in german.tests.items()}) == (12, {"de": 4, "it": 6})
-    assert (len(joint_loss.train), {part: len(rows) for part, rows in joint_loss.tests.items()}) == (
+    assert (len(joint.train), {part: len(rows) for part, rows in joint.tests.items()}) == (
         20,
         {"de": 4, "fr": 2, "it": 6},
     )
-    whole, same = joint_loss.split("full", RECIPE)
+    whole, same = joint.select("full", RECIPE)
     assert whole is same
 
 
 def test_an_xstance_sample_without_a_split_holds_its_last_rows_out(tmp_path):
     write_jsonl(tmp_path / "x_stance/de.jsonl", stance("de", 10))
     write_jsonl(tmp_path / "x_stance/fr.jsonl", stance("fr", 10))
-    data = Data(tmp_path).load("xstance-de")
+    data = PaperData(tmp_path).load("xstance-de")
     assert (len(data.train), len(data.test)) == (7, 3)
-    assert data.lacking == {"it": "the data has no Italian rows"}
+    assert data.missing == {"it": "the data has no Italian rows"}
     assert any("last 30%" in note for note in data.notes)
 
 
 def test_a_task_without_its_folder_or_files_is_named(tmp_path):
     with pytest.raises(ClozifyError, match="no folder for the task 'yelp'; it may be called 'yelp_full'"):
-        Data(tmp_path).load("yelp")
+        PaperData(tmp_path).load("yelp")
     (tmp_path / "yelp_full").mkdir()
     with pytest.raises(
         ClozifyError, match="lacks the files of 'yelp': 'train.csv' with 'test.csv' or 'train_pool.csv'"
     ):
-        Data(tmp_path).load("yelp")
+        PaperData(tmp_path).load("yelp")
     with pytest.raises(ClozifyError, match="does not exist"):
-        Data(tmp_path / "nowhere")
+        PaperData(tmp_path / "nowhere")
 
 
 def test_a_changed_file_is_other_data(news):
     """Old numbers under a new file's name would never be noticed."""
-    before = Data(news).key("agnews")
-    assert Data(news).key("agnews") == before
+    before = PaperData(news).key("agnews")
+    assert PaperData(news).key("agnews") == before
     write_csv(news / "ag_news_csv/test.csv", [[1, "other", "text"]])
-    assert Data(news).key("agnews") != before
+    assert PaperData(news).key("agnews") != before

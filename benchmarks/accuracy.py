@@ -58,7 +58,7 @@ def cell(asked: dict[str, Any], size: int) -> None:
             method=method,
             recipe=asked["recipe"],
             settings=asked["settings"],
-            say=lambda line: print(line, flush=True),
+            log=lambda line: print(line, flush=True),
         )
         (Path(asked["output"]) / f"{method}-{size}.json").write_text(json.dumps(found, indent=2))
 

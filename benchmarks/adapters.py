@@ -65,15 +65,16 @@ def in_turns(rounds: int, settings: list[str]) -> None:
     from clozify.models.task_prompts import compile_task
     from clozify.pipeline.train import prepare
     from clozify.prompts.encode import EncodedRows
+    from clozify.runs.context import RunContext
 
     task = load_task("debian")
     rows = few_shot(read_rows("builtin:labeled", task), 42)
     taken: dict[str, dict[str, list[float]]] = {way: {"a step": [], "scoring a row": []} for way in ("none", "lora")}
-    work = {}
+    work, context = {}, RunContext("cpu")
     for way in taken:
         asked = [*settings, f"adapter.method={way}", "finetune_without_lm.max_steps=2"]
         plan = prepare(task, rows, recipe="quick", settings=asked)
-        model = plan.load_model()
+        model = plan.load_model("cpu")
         questions = compile_task(model, task)
         encoded = EncodedRows(
             questions.patterns[0].template, questions.tokenize(model, rows, 0, len(rows)), plan.recipe.max_seq_length
@@ -83,7 +84,7 @@ def in_turns(rounds: int, settings: list[str]) -> None:
         for way, (plan, model, question, encoded) in work.items():
             words = question.patterns[0].words[0]
             began = time.process_time()
-            finetune(model, words, encoded, rows.labels, None, plan.recipe, number, plan.accelerator)
+            finetune(model, words, encoded, rows.labels, None, plan.recipe, number, context.accelerator)
             taken[way]["a step"].append((time.process_time() - began) / 2)
             began = time.process_time()
             list(score_rows(model, question, rows, plan.recipe.max_seq_length))

@@ -116,7 +116,7 @@ def main(
         unlabeled=output / "pile.jsonl",
         model=output / "model",
         recipe=recipe,
-        say=say,
+        log=say,
     )
     whole = time.monotonic() - began
     report(output / "run", whole, said, recipe, parameters, tokens, rows)

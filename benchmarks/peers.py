@@ -150,7 +150,7 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
         recipe=asked.recipe,
         settings=["repetitions=1", f"seed={part.seed}", *asked.settings],
         column_mapping=column_mapping,
-        say=lambda line: print(line, flush=True),
+        log=lambda line: print(line, flush=True),
     )
     seconds = time.perf_counter() - began
     rows, finished = read_rows(data / "test.jsonl", task, column_mapping), FinishedRun(folder)

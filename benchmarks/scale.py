@@ -135,14 +135,19 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
 
     datasets.config.HF_DATASETS_CACHE = str(folder / "cache")
     from clozify.config.task import parse_task
+    from clozify.executors.base import InProcess
     from clozify.methods import score
     from clozify.methods.ipet import counts_to_draw, select_training_rows
     from clozify.pipeline.final_classifier import train_classifiers
     from clozify.pipeline.members import first_jobs, train_members
+    from clozify.pipeline.run import Run
     from clozify.pipeline.soft_labels import write_soft_labels
     from clozify.pipeline.train import prepare
+    from clozify.runs.context import RunContext
     from clozify.runs.folder import RunFolder
-    from clozify.runs.worker import WorkerContext
+    from clozify.runs.keys import prompt_key
+    from clozify.runs.plan import Plan
+    from clozify.runs.worker import Worker
     from clozify.utils.npy import open_npy
 
     task = parse_task(TASK.replace("PATTERNS", ", ".join(f'"{pattern}"' for pattern in PATTERNS[:count])))
@@ -151,17 +156,21 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     settings = [*SETTINGS, f"scores_dtype={scores}"]
     given: dict[str, Any] = {"labeled": folder / "few.jsonl", "model": model, "settings": settings, "device": "cpu"}
     score.TOKENS_PER_BATCH["cpu"] = 16_384
-    warm = WorkerContext(
-        prepare(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **given), RunFolder(folder / "warm")
-    )
+
+    def start(plan: Plan, run_folder: RunFolder) -> Run:
+        run = Run(Worker(plan, run_folder, RunContext("cpu")), InProcess())
+        run.executor.start(run.worker, 0)
+        return run
+
+    warm = start(prepare(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **given), RunFolder(folder / "warm"))
     train_members(warm, first_jobs(warm.plan))  # the model and all libraries are loaded
     memory, began = Memory(), time.monotonic()
     with memory.stage("read"):
         plan = prepare(task, unlabeled=data, **given)
     with memory.stage("keys"):
-        plan.shared_key  # noqa: B018
+        prompt_key(plan, "cpu")
     with RunFolder(folder / "run") as run_folder:
-        bench = WorkerContext(plan, run_folder)
+        bench = start(plan, run_folder)
         with memory.stage("members"):
             members = train_members(bench, first_jobs(plan))
         weights = [1.0] * len(members)

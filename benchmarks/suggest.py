@@ -41,7 +41,7 @@ def numbers(place: Path, labeled: Path, asked: dict[str, Any], seed: int) -> dic
         test=asked["output"] / "test.csv",
         recipe="quick",
         settings=["distillation=false", f"seed={seed}", *asked["settings"]],
-        say=lambda line: None,
+        log=lambda line: None,
     )
     return {name: found["ensemble"][name] for name in ("accuracy", "macro_f1")}
 

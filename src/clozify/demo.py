@@ -46,7 +46,7 @@ def demo(
         "test": _spread(read_rows("builtin:test", task), test),
         "recipe": "quick",
         "settings": settings,
-        "say": say,
+        "log": say,
     }
     say(f"1. supervised: a classifier from the {len(labeled)} labelled rows alone")
     supervised = train(task, labeled, place / "supervised", method="supervised", **given)
@@ -56,6 +56,6 @@ def demo(
     say("3. iPET: the patterns' models label rows for each other, and learn again; no classifier this time")
     without = {**given, "settings": [*settings, "distillation=false"]}
     ipet = train(task, labeled, place / "pet", method="ipet", **without)
-    train(task, labeled, place / "pet", **(given | {"say": lambda line: None}))  # puts PET's classifier back in place
+    train(task, labeled, place / "pet", **(given | {"log": lambda line: None}))  # puts PET's classifier back in place
     write_report(place / "pet", baseline=place / "supervised")
     return {"supervised": supervised, "pet": pet, "ipet": ipet, "rows": pet["rows"], "output": str(place)}

@@ -114,7 +114,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     method=self.method,
                     recipe=self.recipe,
                     settings=settings,
-                    say=lambda line: print(line.removesuffix(f"; the run is in {scratch}")) if self.verbose else None,
+                    log=lambda line: print(line.removesuffix(f"; the run is in {scratch}")) if self.verbose else None,
                 )
             except DataError as error:
                 raise InputError(error.problems) from None

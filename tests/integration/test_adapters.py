@@ -11,10 +11,11 @@ from clozify.cli import app
 from clozify.errors import RecipeError, RunError
 from clozify.inference.finished_run import FinishedRun
 from clozify.models.cloze import load_model
-from clozify.pipeline.members import MemberWork, first_jobs
+from clozify.pipeline.members import MemberJob, first_jobs
 from clozify.pipeline.train import prepare
+from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
-from clozify.runs.worker import WorkerContext
+from clozify.runs.worker import Worker
 from tests.integration.conftest import SETTINGS
 from tests.tiny import make_model
 
@@ -49,7 +50,7 @@ def test_members_are_small_and_predict_as_they_scored(run, files):
     assert set(base.model.peft_config) == {member.name for member in members}
     for member in members:
         base.use_adapter(member / "model", member.name)
-    resumed = run("lora", unlabeled=None, settings=LORA, say=said.append)
+    resumed = run("lora", unlabeled=None, settings=LORA, log=said.append)
     assert sum("already there" in line for line in said) == 4
     assert resumed["ensemble"] == metrics["ensemble"]
 
@@ -69,13 +70,13 @@ def test_every_member_starts_from_the_pretrained_answers_and_its_own_seed(files,
         files / "task.toml", files / "labeled.csv", files / "pile.csv", model=str(tiny_folder("bert")), settings=LORA
     )
     with RunFolder(files / "run") as folder:
-        bench = WorkerContext(plan, folder)
-        before = {name: tensor.clone() for name, tensor in bench.restored(7).model.state_dict().items()}
-        MemberWork("one", "key", first_jobs(plan)[0]).do(bench)
-        after = bench.model.model.state_dict()
+        worker = Worker(plan, folder, RunContext("cpu"))
+        before = {name: tensor.clone() for name, tensor in worker.pretrained_model(7).model.state_dict().items()}
+        MemberJob("one", "key", first_jobs(plan)[0]).run(worker)
+        after = worker.model.model.state_dict()
         assert any(not torch.equal(after[name], tensor) for name, tensor in before.items() if "lora_B" in name)
-        other = {name: tensor.clone() for name, tensor in bench.restored(8).model.state_dict().items()}
-        again = bench.restored(7).model.state_dict()
+        other = {name: tensor.clone() for name, tensor in worker.pretrained_model(8).model.state_dict().items()}
+        again = worker.pretrained_model(7).model.state_dict()
         plain = load_model(tiny_folder("bert")).model.state_dict()
     for name, tensor in before.items():
         assert torch.equal(again[name], tensor), name

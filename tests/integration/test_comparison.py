@@ -73,11 +73,11 @@ def test_augmentations_are_made_once_and_a_stopped_run_goes_on_where_it_was(run,
     assert len(list((files / "run" / "augmentations").iterdir())) == 1
     assert not list((files / "run").rglob("*.part"))
     lines = []
-    run(method="uda", settings=FEW, say=lines.append)
+    run(method="uda", settings=FEW, log=lines.append)
     assert sum(line.startswith("augmentation") and "already there" in line for line in lines) == 1
     before = len(calls)
     lines.clear()
-    other = run(method="mixtext", settings=FEW, say=lines.append)  # the same texts serve both
+    other = run(method="mixtext", settings=FEW, log=lines.append)  # the same texts serve both
     assert len(calls) == before
     assert "uda" not in other
     assert sum("already there" in line for line in lines) == 3

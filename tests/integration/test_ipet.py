@@ -50,7 +50,7 @@ def test_without_labelled_rows_and_generations_the_untrained_pairs_label_the_pil
 
 def test_enough_labelled_rows_make_ipet_pet(run):
     lines = []
-    metrics = run(method="ipet", settings=[*SETTINGS, "ipet.enough=10"], say=lines.append)
+    metrics = run(method="ipet", settings=[*SETTINGS, "ipet.enough=10"], log=lines.append)
     assert len(metrics["generations"]) == 1
     again = []
     run(method="pet", say=again.append)

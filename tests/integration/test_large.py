@@ -11,9 +11,10 @@ from clozify.errors import TrainingError
 from clozify.pipeline import soft_labels as softlabels
 from clozify.pipeline import token_cache as pile
 from clozify.pipeline.train import prepare
-from clozify.prompts.encode import FieldInContext
+from clozify.prompts.encode import Column
+from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
-from clozify.runs.worker import WorkerContext
+from clozify.runs.worker import Worker
 from clozify.utils import npy as arrays
 from tests.integration.conftest import SETTINGS
 from tests.integration.test_train import scores
@@ -68,12 +69,12 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
     write = pile._write
     monkeypatch.setattr(pile, "_write", lambda *args: (written.append(args[2]), write(*args)))
     with RunFolder(files / "run") as folder:
-        bench = WorkerContext(plan, folder)
-        columns: list[FieldInContext] = bench.questions.fields
+        worker = Worker(plan, folder, RunContext("cpu"))
+        columns: list[Column] = worker.prompts.fields
         found = []
 
         def compile_task() -> None:
-            found.append(pile.pile_tokens(bench, bench.model.tokenizer, plan.model, columns))
+            found.append(pile.pile_tokens(worker, worker.model.tokenizer, plan.model, columns))
 
         threads = [threading.Thread(target=compile_task) for _ in range(4)]
         for thread in threads:
@@ -81,7 +82,7 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
         for thread in threads:
             thread.join()
     assert len(written) == len(columns)
-    expected = bench.questions.tokenize(bench.model, plan.unlabeled, 0, len(plan.unlabeled))
+    expected = worker.prompts.tokenize(worker.model, plan.unlabeled, 0, len(plan.unlabeled))
     assert len(found) == 4
     for of_one in found:
         for column, ragged in expected.items():

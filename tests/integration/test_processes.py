@@ -15,8 +15,10 @@ from clozify.errors import ClozifyError, RunError
 from clozify.executors import local
 from clozify.executors.local import choose_devices
 from clozify.executors.processes import Processes
+from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
-from clozify.runs.worker import WorkerContext
+from clozify.runs.jobs import JobResult
+from clozify.runs.worker import Worker
 from tests.integration.conftest import SETTINGS
 from tests.integration.test_train import scores
 
@@ -52,7 +54,7 @@ def test_two_processes_leave_the_same_run_as_one_though_one_is_killed(run, files
     more = {"method": "ipet", "settings": [*SETTINGS, "ipet.generations=1", "finetune.max_steps=3"]}
     alone = run("alone", **more)
     threading.Thread(target=kill_one, daemon=True).start()
-    assert run("shared", at_once=2, say=lines.append, **more) == alone
+    assert run("shared", at_once=2, log=lines.append, **more) == alone
     assert killed
     assert any("its process ended with -9 (1 of 3 tries)" in line for line in lines)
     one, other = scores(files / "alone"), scores(files / "shared")
@@ -71,47 +73,55 @@ def test_without_labelled_rows_the_untrained_pairs_are_shared_out_too(run, files
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+def run_all(executor, worker, jobs):
+    """Each job and its result, as they are completed."""
+    executor.start(worker, len(jobs))
+    for job in jobs:
+        executor.submit(job)
+    return list(executor.as_completed())
+
+
 class Unlucky:
     """Work that always fails."""
 
     name = "member 1/1"
 
-    def do(self, _):
+    def run(self, _):
         raise ValueError("no luck")
 
 
 class Deadly(Unlucky):
     """Work that ends its process."""
 
-    def do(self, _):
+    def run(self, _):
         os._exit(3)
 
 
 class Mendable(Unlucky):
     """Work that finds something the user can mend."""
 
-    def do(self, _):
+    def run(self, _):
         raise ClozifyError("The loss is nan.")
 
 
 @pytest.fixture
-def bench(files, tiny_folder):
+def worker(files, tiny_folder):
     from clozify.pipeline.train import prepare
 
     plan = prepare(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert")), device="cpu")
     with RunFolder(files / "run") as folder:
-        yield WorkerContext(plan, folder)
+        yield Worker(plan, folder, RunContext("cpu"))
 
 
 @pytest.mark.parametrize(("work", "reason"), [(Unlucky, "ValueError: no luck"), (Deadly, "ended with 3")])
-def test_work_that_fails_three_times_stops_the_run_with_its_log(bench, work, reason):
+def test_work_that_fails_three_times_stops_the_run_with_its_log(worker, work, reason):
     with Processes(1) as processes, pytest.raises(RunError) as error:
-        list(processes(bench, [work()]))
+        run_all(processes, worker, [work()])
     assert f"failed 3 times, at last with: {reason}" in str(error.value).replace("its process ", "")
-    assert (bench.folder.path / "workers" / "0.txt").exists()
+    assert (worker.folder.path / "workers" / "0.txt").exists()
 
 
-def test_a_process_that_is_replaced_leaves_its_gpu_to_its_successor(bench, monkeypatch):
+def test_a_process_that_is_replaced_leaves_its_gpu_to_its_successor(worker, monkeypatch):
     """On the next one's GPU it would be in its way, and its own would stand idle."""
     from clozify.executors import processes as module
 
@@ -125,49 +135,55 @@ def test_a_process_that_is_replaced_leaves_its_gpu_to_its_successor(bench, monke
     monkeypatch.setattr(module.subprocess, "Popen", start)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with Processes(3, gpus=3) as processes, pytest.raises(RunError):
-        list(processes(bench, [Deadly()]))  # all three tries are the first process's
+        run_all(processes, worker, [Deadly()])  # all three tries are the first process's
     assert started == ["0", "0", "0"]
 
 
 class Telling(Unlucky):
     """Work that says which process did it."""
 
-    def do(self, _):
-        return str(os.getpid())
+    def run(self, _):
+        return JobResult(str(os.getpid()))
 
 
-def test_processes_for_gpus_are_started_when_a_run_begins_and_do_its_work(bench):
+def test_processes_for_gpus_are_started_when_a_run_begins_and_do_its_work(worker):
     """As many as will have work; though no GPU is here to be opened, which is for the work itself to meet."""
     with Processes(3, gpus=1) as processes:
-        processes.begin(bench, 2)
+        processes.start(worker, 2)
         early = {helper.process.pid for helper in processes.helpers.values() if helper}
         assert len(early) == 2
-        done = list(processes(bench, [Telling(), Telling()]))
-        assert {int(said) for _, said in done} <= early
+        for _ in range(2):
+            processes.submit(Telling())
+        assert {int(result.summary) for _, result in processes.as_completed()} <= early
         assert len(helpers_of(psutil.Process())) == 2
     assert not helpers_of(psutil.Process())
-    assert [path.read_text() for path in (bench.folder.path / "workers").iterdir()] == ["", ""]
+    assert [path.read_text() for path in (worker.folder.path / "workers").iterdir()] == ["", ""]
 
 
-def test_processes_for_gpus_that_get_no_work_end_with_the_run(bench):
+def test_processes_for_gpus_that_get_no_work_end_with_the_run(worker):
     """A run that was finished before, or that fails at once."""
     with Processes(2, gpus=1) as processes:
-        processes.begin(bench, 2)
+        processes.start(worker, 2)
     assert not helpers_of(psutil.Process())
 
 
-def test_on_a_cpu_nobody_is_started_before_there_is_work(bench):
+def test_on_a_cpu_nobody_is_started_before_there_is_work(worker):
     """They would only take it from the run's own process."""
     with Processes(2) as processes:
-        processes.begin(bench, 2)
+        processes.start(worker, 2)
         assert not helpers_of(psutil.Process())
 
 
 @pytest.mark.parametrize(("done", "expected"), [(False, [2]), (True, [])])
 def test_a_run_says_how_much_work_will_come_unless_it_was_done_before(run, files, monkeypatch, done, expected):
     """Two pairs, one seed."""
-    begun = []
-    monkeypatch.setattr(Processes, "begin", lambda _, __, pieces: begun.append(pieces))
+    begun, start = [], Processes.start
+
+    def count_jobs(self, worker, expected_jobs):
+        begun.append(expected_jobs)
+        start(self, worker, expected_jobs)
+
+    monkeypatch.setattr(Processes, "start", count_jobs)
     settings = [*SETTINGS, "repetitions=1"]
     run("shared", at_once=2, settings=settings)
     if done:
@@ -176,12 +192,12 @@ def test_a_run_says_how_much_work_will_come_unless_it_was_done_before(run, files
     assert begun == expected
 
 
-def test_what_the_user_can_mend_is_said_at_once(bench):
+def test_what_the_user_can_mend_is_said_at_once(worker):
     """Tried three times, a wrong learning rate would cost three trainings."""
     said: list[str] = []
-    bench.plan.say = said.append
+    worker.context.log = said.append
     with Processes(1) as processes, pytest.raises(ClozifyError, match="The loss is nan"):
-        list(processes(bench, [Mendable()]))
+        run_all(processes, worker, [Mendable()])
     assert not said
 
 
@@ -231,7 +247,7 @@ def test_auto_measures_one_model_in_a_process_of_its_own_and_says_what_it_chose(
     from clozify.pipeline import concurrency as room
 
     lines: list[str] = []
-    assert run("auto", at_once="auto", say=lines.append) == run("alone")
+    assert run("auto", at_once="auto", log=lines.append) == run("alone")
     (told,) = [line for line in lines if line.startswith("at once: ")]
     assert "at once: 1 on each machine; one takes 0." in told  # one thread in this test
     assert told.endswith("what decides is the number of threads, 1")

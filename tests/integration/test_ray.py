@@ -15,11 +15,12 @@ import pytest
 
 from clozify import __version__
 from clozify.errors import ClozifyError, RunError
-from clozify.executors.ray import Ray, Share, Worker, share_of
+from clozify.executors.ray import Ray, RayWorker, Share, share_of
+from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
-from clozify.runs.worker import WorkerContext
+from clozify.runs.worker import Worker
 from tests.integration.conftest import SETTINGS
-from tests.integration.test_processes import Mendable, one_thread  # noqa: F401
+from tests.integration.test_processes import Mendable, one_thread, run_all  # noqa: F401
 from tests.integration.test_shards import large_pile, once_trained, run_to
 from tests.integration.test_train import scores
 
@@ -61,7 +62,7 @@ def at_work() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):  # Ray's own processes are ours
         with suppress(psutil.NoSuchProcess, IndexError):
-            if process.cmdline()[0].startswith("ray::Worker.do"):
+            if process.cmdline()[0].startswith("ray::RayWorker.run"):
                 found.append(process)
     return found
 
@@ -81,7 +82,7 @@ def test_a_cluster_leaves_the_same_run_as_one_process_though_a_worker_is_killed(
     more = {"method": "ipet", "settings": [*SETTINGS, "ipet.generations=1", "finetune.max_steps=3"]}
     alone = run("alone", **more)
     threading.Thread(target=kill_one, daemon=True).start()
-    assert run("shared", executor="ray", at_once=2, say=lines.append, **more) == alone
+    assert run("shared", executor="ray", at_once=2, log=lines.append, **more) == alone
     assert killed
     assert any("failed: its worker died (1 of 3 tries)" in line for line in lines)
     one, other = scores(files / "alone"), scores(files / "shared")
@@ -107,7 +108,7 @@ def test_a_large_pile_is_labelled_in_shards_and_one_whose_worker_is_killed_is_do
     settings = large_pile(files)
     alone = run("alone", settings=settings)
     hear = once_trained(lines, 2, kill_one)
-    shared = run("shared", executor="ray", at_once=2, say=hear, settings=[*settings, "shard_rows=1000"])
+    shared = run("shared", executor="ray", at_once=2, log=hear, settings=[*settings, "shard_rows=1000"])
     failed = [line for line in lines if "failed" in line]
     assert len(failed) == 1
     assert "  failed: its worker died (1 of 3 tries)" in failed[0]
@@ -156,12 +157,12 @@ def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monke
 
 
 @pytest.fixture
-def bench(files, tiny_folder):
+def worker(files, tiny_folder):
     from clozify.pipeline.train import prepare
 
     plan = prepare(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert")), device="cpu")
     with RunFolder(files / "run") as folder:
-        yield WorkerContext(plan, folder)
+        yield Worker(plan, folder, RunContext("cpu"))
 
 
 class Doomed:
@@ -169,33 +170,33 @@ class Doomed:
 
     name = "member 1/1"
 
-    def do(self, bench):
-        if not (bench.folder.path / "tried").exists():
-            (bench.folder.path / "tried").touch()
+    def run(self, worker):
+        if not (worker.folder.path / "tried").exists():
+            (worker.folder.path / "tried").touch()
             os._exit(3)
         raise ValueError("no luck")
 
 
-def test_work_that_fails_three_times_stops_the_run_with_its_log(bench):
+def test_work_that_fails_three_times_stops_the_run_with_its_log(worker):
     said: list[str] = []
-    bench.plan.say = said.append
+    worker.context.log = said.append
     with Ray(at_once=1) as cluster, pytest.raises(RunError) as error:
-        list(cluster(bench, [Doomed()]))
+        run_all(cluster, worker, [Doomed()])
     reasons = ["its worker died", "ValueError: no luck", "ValueError: no luck"]
     assert said == [f"member 1/1  failed: {reason} ({n} of 3 tries)" for n, reason in enumerate(reasons, start=1)]
-    log = bench.folder.path / "workers" / "0.txt"
+    log = worker.folder.path / "workers" / "0.txt"
     assert f"failed 3 times, at last with: ValueError: no luck; see {log}" in str(error.value)
     assert "The actor died" in log.read_text()
     assert log.read_text().count("Traceback") == 2
     assert not at_work()
 
 
-def test_what_the_user_can_mend_is_said_at_once(bench):
+def test_what_the_user_can_mend_is_said_at_once(worker):
     """Tried three times, a wrong learning rate would cost three trainings."""
     said: list[str] = []
-    bench.plan.say = said.append
+    worker.context.log = said.append
     with Ray(at_once=1) as cluster, pytest.raises(ClozifyError, match="The loss is nan"):
-        list(cluster(bench, [Mendable()]))
+        run_all(cluster, worker, [Mendable()])
     assert not said
 
 
@@ -204,7 +205,7 @@ def test_trackers_hear_of_steps_that_workers_take(run, files):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     lines: list[str] = []
-    more = {"method": "supervised", "unlabeled": None, "trackers": ["tensorboard"], "say": lines.append}
+    more = {"method": "supervised", "unlabeled": None, "trackers": ["tensorboard"], "log": lines.append}
     run(executor="ray", at_once="auto", **more)  # one worker of the cluster measures what a model takes
     assert [line for line in lines if line.startswith("at once: 1 on each machine; one takes 0.")]
     events = {path.parent for path in (files / "run" / "trackers").rglob("events.out.tfevents.*")}
@@ -212,17 +213,17 @@ def test_trackers_hear_of_steps_that_workers_take(run, files):
     assert len([tag for tag in tags if tag.endswith("/loss")]) == 2  # one a training
 
 
-def test_a_machine_that_does_not_see_the_folder_or_has_another_version_is_named(bench):
+def test_a_machine_that_does_not_see_the_folder_or_has_another_version_is_named(worker):
     """It would write its results to a disk that nobody reads."""
-    worker = Worker(bench.plan, bench.folder.opener(other_machine=True), "workers/.sign", 1)
-    reason = worker.ready(__version__)
+    actor = RayWorker(worker.plan, "cpu", worker.folder.opener(other_machine=True), "workers/.sign", 1)
+    reason = actor.ready(__version__)
     assert "does not see the run's folder" in (reason or "")
     found, _ = Ray()._heard(ray.put(reason))
     assert isinstance(found.error, RunError)
-    assert "not 0.0.1; install the same" in (worker.ready("0.0.1") or "")
-    (bench.folder.path / "workers").mkdir()
-    (bench.folder.path / "workers" / ".sign").touch()
-    assert worker.ready(__version__) is None
+    assert "not 0.0.1; install the same" in (actor.ready("0.0.1") or "")
+    (worker.folder.path / "workers").mkdir()
+    (worker.folder.path / "workers" / ".sign").touch()
+    assert actor.ready(__version__) is None
 
 
 def test_a_cluster_is_shared_out_by_gpus_or_by_machines():

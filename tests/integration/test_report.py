@@ -13,7 +13,7 @@ from clozify.errors import ClozifyError
 from clozify.inference.suggest import suggest
 from clozify.pipeline.train import prepare, train
 from clozify.report.write import write_report
-from clozify.runs.folder import hash_key
+from clozify.runs.keys import hash_key
 from clozify.utils import libraries
 from tests.integration.conftest import SETTINGS, TASK
 
@@ -111,7 +111,7 @@ def test_a_pile_that_has_changed_is_not_shown_for_what_it_was(place, tmp_path):
 )
 def test_every_method_has_its_report(place, tmp_path, tiny_folder, changes):
     lines = []
-    train(output=tmp_path / "run", say=lines.append, **asked(place, tiny_folder, **changes))
+    train(output=tmp_path / "run", log=lines.append, **asked(place, tiny_folder, **changes))
     assert not any("could not be written" in line for line in lines)
     page = (tmp_path / "run" / "report.html").read_text()
     assert ('id="generations"' in page) == (changes.get("method") == "ipet")

@@ -9,12 +9,13 @@ import numpy as np
 import psutil
 import pytest
 
+from clozify.executors.base import InProcess
 from clozify.executors.ray import FOR_WORKERS
 from clozify.methods import score as score_rows
 from clozify.pipeline import train as pet
-from clozify.pipeline.sharded_scoring import ShardWork
+from clozify.pipeline.sharded_scoring import ShardJob
 from clozify.runs.object_store import ObjectStore
-from clozify.runs.worker import Here, WorkerContext
+from clozify.runs.worker import Worker
 from tests.integration.conftest import SETTINGS
 from tests.integration.test_processes import helpers_of, one_thread  # noqa: F401
 from tests.integration.test_train import scores
@@ -25,7 +26,7 @@ SHARDS = [*SETTINGS, "shard_rows=16"]  # 50 rows: four shards
 @pytest.fixture
 def split(monkeypatch):
     """This process works as if it were several; rows are looked at sixteen at a time."""
-    monkeypatch.setattr(Here, "workers", 2)
+    monkeypatch.setattr(InProcess, "workers", 2)
     monkeypatch.setattr(score_rows, "CHUNK_ROWS", 16)
 
 
@@ -35,7 +36,7 @@ def test_shards_of_whole_stretches_give_the_same_scores_to_the_bit(run, files, m
     """A shard that is scored with another member's weights looks like any other."""
     alone = run("alone", settings=[*SETTINGS, *more, "shard_rows=0"])
     lines: list[str] = []
-    shared = run("shared", settings=[*SHARDS, *more], say=lines.append)
+    shared = run("shared", settings=[*SHARDS, *more], log=lines.append)
     assert sum("labelled in" in line for line in lines) == 4 * 4
     assert shared["classifier"] == alone["classifier"]
     one, other = scores(files / "alone"), scores(files / "shared")
@@ -50,43 +51,46 @@ def test_shards_of_whole_stretches_give_the_same_scores_to_the_bit(run, files, m
 @pytest.mark.usefixtures("split")
 def test_a_run_that_is_stopped_keeps_its_trained_members_and_its_shards(run, files, monkeypatch):
     alone = run("alone", settings=[*SETTINGS, "shard_rows=0"])
-    do, done = ShardWork.do, []
+    do, done = ShardJob.run, []
 
-    def stopped(self, bench):
+    def stopped(self, worker):
         if len(done) == 6:
             raise KeyboardInterrupt
         done.append(self)
-        return do(self, bench)
+        return do(self, worker)
 
-    monkeypatch.setattr(ShardWork, "do", stopped)
+    monkeypatch.setattr(ShardJob, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
         run("shared", settings=SHARDS)
-    monkeypatch.setattr(ShardWork, "do", do)
+    monkeypatch.setattr(ShardJob, "run", do)
     kept = {kind: len(list((files / "shared" / kind).iterdir())) for kind in ("members", "weights", "shards")}
     assert kept == {"members": 1, "weights": 3, "shards": 2}  # one member is whole, one half labelled
     lines: list[str] = []
-    assert run("shared", settings=SHARDS, say=lines.append)["classifier"] == alone["classifier"]
+    assert run("shared", settings=SHARDS, log=lines.append)["classifier"] == alone["classifier"]
     assert sum("already trained" in line for line in lines) == 3
     assert sum("labelled in" in line for line in lines) == 4 * 4 - 6
     one, other = scores(files / "alone"), scores(files / "shared")
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-class Elsewhere(Here):
+class Elsewhere(InProcess):
     """Works like a machine that shares nothing with this one but the store."""
 
     workers = 2
 
-    def __call__(self, bench, works):
-        there = WorkerContext(bench.plan, bench.folder.opener(other_machine=True)())
-        for place, work in enumerate(works):
-            said = work.do(there)
-            kept = [path.name for path in there.folder.path.glob("*/*") if path.parent.name not in ("tokens", "soft")]
+    def start(self, worker, expected_jobs):
+        super().start(Worker(worker.plan, worker.folder.opener(other_machine=True)(), worker.context), expected_jobs)
+        self.main_folder = worker.folder
+
+    def as_completed(self):
+        folder = self.worker.folder
+        for job, result in super().as_completed():
+            kept = [path.name for path in folder.path.glob("*/*") if path.parent.name not in ("tokens", "soft")]
             assert not kept  # a worker's disk is no place for every member's weights
-            for kind, key in there.folder.finished_jobs:  # as the run's own process fetches what workers tell it
+            for kind, key in folder.finished_jobs:  # as the run's own process fetches what workers tell it
                 if kind not in FOR_WORKERS:
-                    bench.folder.job(kind, key)
-            yield place, said
+                    self.main_folder.job(kind, key)
+            yield job, result
 
 
 def test_a_machine_that_shares_only_a_store_labels_shards_with_weights_from_there(run, files, monkeypatch):
@@ -111,16 +115,16 @@ def run_to(run, address, lines, **more):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.integration.conftest.train", lambda output, **given: seen.update(given))
         run()
-    return pet.train(output=address, say=lines.append, **(seen | more))
+    return pet.train(output=address, log=lines.append, **(seen | more))
 
 
 def test_one_worker_or_a_small_pile_or_members_that_are_kept_are_not_split(run, files, monkeypatch):
     """Writing weights for nobody costs gigabytes."""
     lines: list[str] = []
-    run("one", settings=SHARDS, say=lines.append)
-    monkeypatch.setattr(Here, "workers", 2)
-    run("small", settings=[*SETTINGS, "shard_rows=50"], say=lines.append)
-    run("kept", settings=[*SHARDS, "distillation=false"], say=lines.append)
+    run("one", settings=SHARDS, log=lines.append)
+    monkeypatch.setattr(InProcess, "workers", 2)
+    run("small", settings=[*SETTINGS, "shard_rows=50"], log=lines.append)
+    run("kept", settings=[*SHARDS, "distillation=false"], log=lines.append)
     assert not [line for line in lines if "labelled in" in line]
 
 
@@ -158,7 +162,7 @@ def test_a_process_that_is_killed_over_a_shard_costs_that_shard_alone(run, files
     settings = large_pile(files)
     run("alone", settings=settings)
     hear = once_trained(lines, 2, kill_one)
-    run("shared", at_once=2, say=hear, settings=[*settings, "shard_rows=1000"])
+    run("shared", at_once=2, log=hear, settings=[*settings, "shard_rows=1000"])
     failed = [line for line in lines if "failed" in line]
     assert len(killed) == len(failed) == 1
     assert "  failed: its process ended with -9 (1 of 3 tries)" in failed[0]

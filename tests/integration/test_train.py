@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from clozify.errors import ClozifyError
-from clozify.runs.folder import RunFolder, fingerprint
+from clozify.runs.folder import RunFolder
+from clozify.runs.keys import hash_model_folder
 from tests.integration.conftest import SETTINGS, TASK
 
 
@@ -129,7 +130,7 @@ def test_a_changed_pattern_redoes_only_its_members(run, files):
 def test_distillation_alone_is_done_again_when_only_its_settings_change(run, files):
     run()
     lines = []
-    run(settings=[*SETTINGS, "distill.max_steps=7"], say=lines.append)
+    run(settings=[*SETTINGS, "distill.max_steps=7"], log=lines.append)
     assert sum("already there" in line for line in lines) == 4
     assert sum(line.startswith("classifier") for line in lines) == 2
 
@@ -138,7 +139,7 @@ def test_distillation_can_be_added_to_a_finished_ensemble(run, files):
     """Members whose weights were kept score like others: to train them again would be for nothing."""
     run(settings=[*SETTINGS, "distillation=false"])
     lines = []
-    assert run(say=lines.append)["classifier"]["accuracy"] >= 0
+    assert run(log=lines.append)["classifier"]["accuracy"] >= 0
     assert sum("already there" in line for line in lines) == 4
 
 
@@ -178,7 +179,7 @@ def test_a_plan_says_what_a_run_costs_and_writes_nothing(files, tiny_folder, cap
 
 def test_everything_that_was_said_is_in_the_log(run, files):
     lines = []
-    run(say=lines.append)
+    run(log=lines.append)
     log = (files / "run" / "log.txt").read_text()
     assert lines
     assert all(line in log for line in lines)
@@ -191,7 +192,7 @@ def test_what_turns_out_on_the_way_is_said_and_kept_with_the_numbers(run, files,
     untrained = pet.untrained
     monkeypatch.setattr(pet, "untrained", lambda bench: untrained(bench) | {"accuracy_on_labeled": [0.0, 0.0]})
     lines = []
-    found = run(say=lines.append)
+    found = run(log=lines.append)
     said = "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
     assert said in found["warnings"]
     assert f"note: {said}" in lines
@@ -223,19 +224,19 @@ def test_a_model_that_changed_anywhere_is_another(tiny_folder, tmp_path):
 
     folder = shutil.copytree(tiny_folder("bert"), tmp_path / "model")
     weights = folder / "model.safetensors"
-    before, content = fingerprint(folder), bytearray(weights.read_bytes())
+    before, content = hash_model_folder(folder), bytearray(weights.read_bytes())
     (folder / "notes.txt").write_text("of no importance")
-    assert fingerprint(folder) == before
+    assert hash_model_folder(folder) == before
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
-    assert fingerprint(folder) != before
+    assert hash_model_folder(folder) != before
 
 
 def test_the_pile_never_holds_labelled_or_test_rows_unless_asked(run, files):
     everything = pd.concat([pd.read_csv(files / f"{name}.csv") for name in ("labeled", "pile", "test")])
     everything[["text"]].to_csv(files / "all.csv", index=False)
     lines = []
-    assert run(unlabeled=files / "all.csv", say=lines.append)["rows"]["unlabeled"] == 50
+    assert run(unlabeled=files / "all.csv", log=lines.append)["rows"]["unlabeled"] == 50
     assert any("50 unlabelled rows" in line for line in lines)
     assert run("other", unlabeled=files / "all.csv", allow_overlap=True)["rows"]["unlabeled"] == 100
 

@@ -10,6 +10,7 @@ import pytest
 from clozify.config.recipe import load_recipe
 from clozify.errors import ClozifyError
 from clozify.pipeline.train import prepare
+from clozify.runs.context import RunContext
 from clozify.training.loop import Monitor, train
 from tests.integration.conftest import SETTINGS
 
@@ -141,7 +142,7 @@ def test_a_full_disk_stops_with_a_sentence_and_a_folder_that_resumes(run, files,
     assert not list((files / "run").rglob("*.part"))
     monkeypatch.setattr(np, "save", saved)
     lines = []
-    run(say=lines.append)
+    run(log=lines.append)
     assert sum("already there" in line for line in lines) == 1
 
 
@@ -201,7 +202,7 @@ def test_a_task_that_gets_aliases_reaches_the_classifier_without_new_training(ru
     text = (files / "task.toml").read_text()
     (files / "task.toml").write_text(text.replace('name = "stars"', 'name = "stars"\naliases = [["0", "1"]]'))
     lines = []
-    run(say=lines.append)
+    run(log=lines.append)
     assert sum("already there" in line for line in lines) == 6
     assert evaluate(files / "run", files / "named.csv").rows == 40
 
@@ -224,10 +225,13 @@ def test_a_plan_times_few_steps_whatever_decides_their_number(files, tiny_folder
 
     settings = [*SETTINGS, "finetune.num_train_epochs=3000", "distill.exact_steps=false"]
     given = {"unlabeled": files / "pile.csv", "model": str(tiny_folder("bert")), "trackers": ["tensorboard"]}
-    cost = estimate(prepare(files / "task.toml", files / "labeled.csv", settings=settings, **given))
+    cost = estimate(prepare(files / "task.toml", files / "labeled.csv", settings=settings, **given), RunContext("cpu"))
     assert cost["steps_a_member"] == 7500  # and not taken for the estimate
     assert cost["seconds"] > 0
-    assert estimate(prepare(files / "task.toml", method="ipet", settings=settings, **given))["members"] == 16
+    assert (
+        estimate(prepare(files / "task.toml", method="ipet", settings=settings, **given), RunContext("cpu"))["members"]
+        == 16
+    )
 
 
 def test_a_supervised_run_forgets_the_ensemble_that_was_there(run, files):

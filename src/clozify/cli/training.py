@@ -108,13 +108,15 @@ def train(
         from clozify.executors.select import choose_executor, parse_at_once
         from clozify.pipeline.concurrency import plan_at_once
         from clozify.pipeline.cost import estimate
+        from clozify.runs.context import RunContext
 
         number = parse_at_once(at_once)
         device, _ = choose_executor(executor, address, devices, number or 1)
-        prepared = prepare(loaded, labeled, device=device, **asked)
-        cost = estimate(prepared)
+        prepared = prepare(loaded, labeled, device=device, **{k: v for k, v in asked.items() if k != "trackers"})
+        context = RunContext(device)
+        cost = estimate(prepared, context)
         if number is None and executor == "local":
-            cost["at_once"], cost["why"] = plan_at_once(prepared, devices)
+            cost["at_once"], cost["why"] = plan_at_once(prepared, context, devices)
         elif number is None:
             cost["why"] = "at once: measured on the cluster when the run begins"
         if as_json:
@@ -122,7 +124,7 @@ def train(
         else:
             show_plan(Console(), cost)
         return
-    found = work(loaded, labeled, output, devices, at_once, executor, address, say=teller(quiet), **asked)
+    found = work(loaded, labeled, output, devices, at_once, executor, address, log=teller(quiet), **asked)
     if not found:  # one of the processes that help the first
         return
     if as_json:

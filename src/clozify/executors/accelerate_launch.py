@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -20,11 +20,13 @@ from typing import Any
 import torch
 
 from clozify.errors import ClozifyError
-from clozify.executors.job_queue import sendable
+from clozify.executors.base import InProcess
+from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
+from clozify.runs.jobs import Job, JobResult
 from clozify.runs.plan import Plan
 from clozify.runs.tracking import Tracking
-from clozify.runs.worker import Executor, Work, WorkerContext
+from clozify.runs.worker import Worker
 from clozify.utils.process_group import ProcessGroup, use_group
 
 PATIENCE = timedelta(days=7)  # the others wait as long while the first process works alone
@@ -59,7 +61,7 @@ def _pass_on(content: Any = None) -> Any:
     return told[0]
 
 
-class Launched(Executor):
+class Launched(InProcess):
     """The executor of the first process: every piece of work is done by all of them together."""
 
     workers = 1  # one piece at a time
@@ -76,31 +78,32 @@ class Launched(Executor):
             _pass_on(None)
             torch.distributed.destroy_process_group()
 
-    def __call__(self, bench: WorkerContext, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
-        """Do all of it, one piece after another."""
-        for place, work in enumerate(works):
+    def as_completed(self) -> Iterator[tuple[Job, JobResult]]:
+        """Run one job after another, each in all processes together."""
+        while self.jobs:
+            job = self.jobs.popleft()
             if not self.sent:
-                _pass_on((sendable(bench.plan), bench.folder.opener()))
+                _pass_on((self.worker.plan, self.worker.folder.opener()))
                 self.sent = True
-            _pass_on(work)
+            _pass_on(job)
             with use_group(self.current_group):
-                said = work.do(bench)
-            yield place, said
+                result = job.run(self.worker)
+            yield job, result
 
 
 def follow(devices: str | int) -> None:
-    """The life of the others: take a plan, then one piece of work after another, until there is none."""
-    own = _meet(device_of(devices))
-    begun: tuple[Plan, Callable[[], RunFolder]] | None = _pass_on()
-    if begun is not None:
-        plan, join = begun
-        plan.__dict__["tracking"] = Silent(None)
-        bench = WorkerContext(plan, Beside(join()))
-        while (work := _pass_on()) is not None:
+    """Run what the first process sends: a plan, then one job after another, until there is none."""
+    device = device_of(devices)
+    group = _meet(device)
+    start: tuple[Plan, Callable[[], RunFolder]] | None = _pass_on()
+    if start is not None:
+        plan, join = start
+        worker = Worker(plan, Beside(join()), RunContext(device, tracking=Silent(None)))
+        while (job := _pass_on()) is not None:
             try:
-                with use_group(own):
-                    work.do(bench)
-            except ClozifyError:  # the first process meets it too and tells it; the launcher then ends this one
+                with use_group(group):
+                    job.run(worker)
+            except ClozifyError:  # the first process meets it too and reports it; the launcher then ends this one
                 time.sleep(60)
                 raise
     torch.distributed.destroy_process_group()

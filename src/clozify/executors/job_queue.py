@@ -1,106 +1,108 @@
-"""What every executor with workers shares: who does what, how often it failed, and what a worker answers.
+"""What executors with several workers share: the queue of jobs, retries, and what a worker answers.
 
-In: pieces of work. Out: which is next, and the end of the run where a piece has failed three times. A worker does a
-piece and answers in one word: done, error (the user can mend it), memory (there was none left) or failed.
+A job whose worker fails is tried three times before the run ends. A worker runs a job and answers with its outcome:
+done, error (something that the user can correct), memory (out of memory) or failed.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from clozify.errors import ClozifyError, RunError
-from clozify.runs.plan import Plan
+from clozify.runs.jobs import Job, JobResult
 from clozify.runs.tracking import Tracking
-from clozify.runs.worker import Work, WorkerContext
+from clozify.runs.worker import Worker
 
-ATTEMPTS = 3  # before a piece of work is given up
+ATTEMPTS = 3  # tries of a job before the run ends
 
 
-class Ledger:
-    """Which pieces of work are waiting, and how often each has failed."""
+@dataclass(eq=False)
+class QueuedJob:
+    """A job and how often it has failed."""
 
-    def __init__(self, works: Sequence[Work], say: Callable[[str], None]) -> None:
-        self.works, self.say = works, say
-        self.done = 0
-        self.waiting: list[int] = []  # the last is next
-        self._known = 0
-        self._failures: Counter[int] = Counter()
-        self.look()
+    job: Job
+    failures: int = 0
 
-    @property
-    def left(self) -> int:
-        """How many pieces are not done yet."""
-        return len(self.works) - self.done
 
-    def look(self) -> None:
-        """See what was added to the work; it is done first."""
-        self.waiting += range(self._known, len(self.works))[::-1]
-        self._known = len(self.works)
+class JobQueue:
+    """The jobs of a run that are not done yet; those submitted while others run come first."""
 
-    def without_memory(self, place: int, workers: int) -> None:
-        """A worker found no memory left and is gone; the piece is done by one of the others."""
-        self.waiting.append(place)
-        self.say(f"{self.works[place].name}  found no memory left; going on with {workers} at once")
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self.log = log
+        self.pending = 0  # jobs that wait or run
+        self._submitted: list[QueuedJob] = []
+        self._waiting: list[QueuedJob] = []  # the last is next
 
-    def failed(self, place: int, reason: str, log: str) -> None:
-        """A piece is to be done again; the third time the run ends."""
-        self.waiting.append(place)
-        self._failures[place] += 1
-        name, failures = self.works[place].name, self._failures[place]
-        self.say(f"{name}  failed: {reason} ({failures} of {ATTEMPTS} tries)")
-        if failures == ATTEMPTS:
+    def submit(self, job: Job) -> None:
+        """Add a job."""
+        self._submitted.append(QueuedJob(job))
+        self.pending += 1
+
+    def next(self) -> QueuedJob | None:
+        """Remove and return the next job; None when none waits."""
+        self._waiting += reversed(self._submitted)
+        self._submitted.clear()
+        return self._waiting.pop() if self._waiting else None
+
+    def complete(self) -> None:
+        """Count a job as done."""
+        self.pending -= 1
+
+    def retry_with_fewer_workers(self, queued: QueuedJob, workers: int) -> None:
+        """Run a job again after its worker ran out of memory and was removed."""
+        self._waiting.append(queued)
+        self.log(f"{queued.job.name}  found no memory left; going on with {workers} at once")
+
+    def retry(self, queued: QueuedJob, reason: str, worker_log: str) -> None:
+        """Run a failed job again; the third time the run ends."""
+        self._waiting.append(queued)
+        queued.failures += 1
+        self.log(f"{queued.job.name}  failed: {reason} ({queued.failures} of {ATTEMPTS} tries)")
+        if queued.failures == ATTEMPTS:
             raise RunError(
-                f"'{name}' failed {ATTEMPTS} times, at last with: {reason}; see {log}. "
+                f"'{queued.job.name}' failed {ATTEMPTS} times, at last with: {reason}; see {worker_log}. "
                 "What is finished is kept: the same command goes on from there."
             )
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What became of a piece of work."""
+class Outcome:
+    """What became of a job in a worker."""
 
     kind: Literal["done", "error", "memory", "failed"]
-    said: str = ""  # what to say of it, or the reason
-    error: ClozifyError | None = None
-    story: str = ""  # the traceback, for a log
+    result: JobResult | None = None  # of a job that is done
+    reason: str = ""  # of a failure
+    error: ClozifyError | None = None  # that the user can correct
+    traceback: str = ""  # for the worker's log
 
 
-def answer(bench: WorkerContext, piece: Work) -> Answer:
-    """Do a piece of work; whatever happens is an answer."""
+def run_job(worker: Worker, job: Job) -> Outcome:
+    """Run a job; every exception becomes an outcome."""
     try:
-        return Answer("done", piece.do(bench))
+        return Outcome("done", job.run(worker))
     except ClozifyError as error:
-        return Answer("error", error=error)
+        return Outcome("error", error=error)
     except Exception as error:
-        story = traceback.format_exc()
-        if full := bench.folder.disk_full_error(error):
-            return Answer("error", error=full, story=story)
+        text = traceback.format_exc()
+        if disk_full := worker.folder.disk_full_error(error):
+            return Outcome("error", error=disk_full, traceback=text)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        return Answer("memory" if isinstance(error, torch.OutOfMemoryError) else "failed", reason, story=story)
-
-
-def sendable(plan: Plan) -> Plan:
-    """The plan for a worker, which speaks through what it answers."""
-    return replace(plan, say=_unheard, trackers=())
-
-
-def _unheard(line: str) -> None:
-    """Nobody listens in a worker."""
+        kind: Literal["memory", "failed"] = "memory" if isinstance(error, torch.OutOfMemoryError) else "failed"
+        return Outcome(kind, reason=reason, traceback=text)
 
 
 class Relay(Tracking):
-    """Hands on each step of a worker; the trackers are with the run's own process."""
+    """Sends each step of a worker to the run's main process, which has the trackers."""
 
-    def __init__(self, hand_on: Callable[[str, int, float], None]) -> None:
+    def __init__(self, send: Callable[[str, int, float], None]) -> None:
         super().__init__(None)
-        self.hand_on = hand_on
+        self.send = send
 
     def log_loss(self, name: str, step: int, loss: float) -> None:
-        """Hand it on."""
-        self.hand_on(name, step, loss)
+        """Send a step's loss."""
+        self.send(name, step, loss)

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import torch
 
 from clozify.errors import RunError
+from clozify.executors.base import Executor, InProcess
 from clozify.executors.processes import Processes
-from clozify.runs.worker import Executor, here
 
 PATIENCE = 5  # seconds that NVIDIA's service has to end
 
@@ -54,7 +54,7 @@ def choose_devices(devices: str | int = "auto", at_once: int | None = None) -> D
 def executor_for(devices: Devices) -> Iterator[Executor]:
     """An executor for these devices; its processes end with the block."""
     if devices.count * devices.at_once == 1:
-        yield here
+        yield InProcess()
         return
     gpus = devices.count if devices.kind == "cuda" else 0
     count = devices.count * devices.at_once

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
@@ -21,8 +21,11 @@ from typing import Any
 
 import torch
 
-from clozify.executors.job_queue import Answer, Ledger, Relay, answer, sendable
-from clozify.runs.worker import Work, WorkerContext
+from clozify.executors.base import Executor
+from clozify.executors.job_queue import JobQueue, Outcome, QueuedJob, Relay, run_job
+from clozify.runs.context import RunContext
+from clozify.runs.jobs import Job, JobResult
+from clozify.runs.worker import Worker
 
 PATIENCE = 5.0  # seconds that a process without work has to end
 
@@ -35,20 +38,20 @@ class _Helper:
     process: subprocess.Popen[bytes]
     line: Connection
     log: Path
-    place: int | None = None
-    told: bool = False  # the plan
+    queued: QueuedJob | None = None  # the job that it runs
+    has_plan: bool = False
 
     def stop(self) -> None:
         self.line.close()  # one that waits for work ends by itself now, and lets go of its GPU in order
         try:
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE if self.place is None else 0)
+                self.process.wait(PATIENCE if self.queued is None else 0)
         finally:
             self.process.kill()
             self.process.wait()
 
 
-class Processes:
+class Processes(Executor):
     """An executor with so many processes, spread over so many GPUs (0: on the CPU); `variables` are for them alone."""
 
     def __init__(self, count: int, gpus: int = 0, variables: Mapping[str, str] | None = None) -> None:
@@ -67,62 +70,78 @@ class Processes:
     def __exit__(self, *_: object) -> None:
         there = [helper for helper in self.helpers.values() if helper is not None]
         for helper in there:  # first all, so that they end side by side
-            if helper.place is not None:
+            if helper.queued is not None:
                 helper.process.kill()
             helper.line.close()
         for helper in there:
             helper.stop()
 
-    def begin(self, bench: WorkerContext, pieces: int) -> None:
-        """Start processes for GPUs: it takes a while to import everything and to open one. On a CPU nothing is won."""
-        for number in list(self.helpers)[: pieces if self.gpus else 0]:
-            self.helpers[number] = self._start(bench, number)
+    def start(self, worker: Worker, expected_jobs: int) -> None:
+        """Begin a run; processes for GPUs are started now, since imports and opening a GPU take a while."""
+        self.worker, self.queue = worker, JobQueue(worker.context.log)
+        for number in list(self.helpers)[: expected_jobs if self.gpus else 0]:
+            self.helpers[number] = self._start_helper(number)
 
-    def __call__(self, bench: WorkerContext, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
-        """Do all of it; yields the place of each piece as it ends and what to say of it."""
-        ledger = Ledger(works, bench.plan.say)
-        while ledger.left:
-            for number, helper in self.helpers.items():
-                if ledger.waiting and (helper is None or helper.place is None):
-                    helper = self.helpers[number] = helper or self._start(bench, number)
-                    if not helper.told:
-                        _send(helper.line, (sendable(bench.plan), bench.folder.opener()))
-                    helper.told, helper.place = True, ledger.waiting.pop()
-                    _send(helper.line, works[helper.place])
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        self.queue.submit(job)
+
+    def as_completed(self) -> Iterator[tuple[Job, JobResult]]:
+        """Distribute the jobs; yields each with its result as it ends."""
+        while self.queue.pending:
+            self._distribute()
             for helper in self._heard():
-                assert helper.place is not None
+                queued = helper.queued
+                assert queued is not None
                 try:
                     heard = helper.line.recv()
                 except (EOFError, OSError):
-                    heard = Answer("failed", f"its process ended with {helper.process.wait()}")
-                if not isinstance(heard, Answer):
-                    bench.plan.tracking.log_loss(*heard)
+                    heard = Outcome("failed", reason=f"its process ended with {helper.process.wait()}")
+                if not isinstance(heard, Outcome):
+                    self.worker.context.tracking.log_loss(*heard)
                     continue
-                place, helper.place = helper.place, None
-                if heard.kind == "done":
-                    ledger.done += 1
-                    yield place, heard.said
-                    ledger.look()
-                    continue
-                if heard.error is not None:  # something that the user can mend
-                    raise heard.error
-                helper.stop()
-                if heard.kind == "memory" and len(self.helpers) > 1:  # fewer at a time will do
-                    del self.helpers[helper.number]
-                    ledger.without_memory(place, len(self.helpers))
-                    continue
-                self.helpers[helper.number] = None
-                ledger.failed(place, heard.said, f"{bench.folder.address}/workers/{helper.log.name}")
+                helper.queued = None
+                if heard.result is not None:
+                    self.queue.complete()
+                    yield queued.job, heard.result
+                else:
+                    self._handle_failure(helper, queued, heard)
+
+    def _distribute(self) -> None:
+        """Send jobs to idle processes."""
+        for number, helper in self.helpers.items():
+            if helper is not None and helper.queued is not None:
+                continue
+            queued = self.queue.next()
+            if queued is None:
+                return
+            helper = self.helpers[number] = helper or self._start_helper(number)
+            if not helper.has_plan:
+                _send(helper.line, (self.worker.plan, self.worker.context.device, self.worker.folder.opener()))
+            helper.has_plan, helper.queued = True, queued
+            _send(helper.line, queued.job)
+
+    def _handle_failure(self, helper: _Helper, queued: QueuedJob, outcome: Outcome) -> None:
+        """Raise what the user can correct; else the process is replaced and its job queued again."""
+        if outcome.error is not None:
+            raise outcome.error
+        helper.stop()
+        if outcome.kind == "memory" and len(self.helpers) > 1:  # fewer at a time may fit
+            del self.helpers[helper.number]
+            self.queue.retry_with_fewer_workers(queued, len(self.helpers))
+            return
+        self.helpers[helper.number] = None
+        self.queue.retry(queued, outcome.reason, f"{self.worker.folder.address}/workers/{helper.log.name}")
 
     def _heard(self) -> list[_Helper]:
         """The helpers that have something to say, once there is one."""
-        busy = {helper.line: helper for helper in self.helpers.values() if helper and helper.place is not None}
+        busy = {helper.line: helper for helper in self.helpers.values() if helper and helper.queued is not None}
         return [busy[line] for line in wait(list(busy)) if isinstance(line, Connection)]
 
-    def _start(self, bench: WorkerContext, number: int) -> _Helper:
+    def _start_helper(self, number: int) -> _Helper:
         """A process that gets ready, and waits for the plan and for work."""
         ours, theirs = Pipe()
-        log = bench.folder.path / "workers" / f"{number}.txt"
+        log = self.worker.folder.path / "workers" / f"{number}.txt"
         log.parent.mkdir(exist_ok=True)
         environment = (
             os.environ
@@ -177,21 +196,20 @@ def work(line: Connection, parent: int, gpus: int) -> None:
 
     threading.Thread(target=with_parent, daemon=True).start()
     get_ready(gpus)
-    bench: WorkerContext | None = None
+    worker: Worker | None = None
     while True:
         try:
             heard = line.recv()
         except EOFError:
             ended.set()
             return
-        if bench is None:
-            plan, join = heard
-            plan.__dict__["tracking"] = Relay(lambda *step: line.send(step))
-            bench = WorkerContext(plan, join())
+        if worker is None:
+            plan, device, join = heard
+            worker = Worker(plan, join(), RunContext(device, tracking=Relay(lambda *step: line.send(step))))
             continue
-        found = answer(bench, heard)
-        print(found.story, end="", file=sys.stderr, flush=True)
-        line.send(found)
+        outcome = run_job(worker, heard)
+        print(outcome.traceback, end="", file=sys.stderr, flush=True)
+        line.send(outcome)
 
 
 if __name__ == "__main__":

@@ -23,27 +23,30 @@ import torch
 from clozify import __version__
 from clozify.data.rows import Rows
 from clozify.errors import RunError
-from clozify.executors.job_queue import ATTEMPTS, Answer, Ledger, Relay, answer, sendable
+from clozify.executors.base import Executor
+from clozify.executors.job_queue import ATTEMPTS, JobQueue, Outcome, QueuedJob, Relay, run_job
+from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
+from clozify.runs.jobs import Job, JobResult
 from clozify.runs.object_store import is_remote
 from clozify.runs.plan import Plan
-from clozify.runs.worker import Executor, Work, WorkerContext
+from clozify.runs.worker import Worker
 
 LISTENING = 1.0  # seconds between two looks at the steps that workers have taken
 FOR_WORKERS = ("tokens", "weights")  # kinds of jobs that only workers read
 PATIENCE = 30.0  # seconds without any worker before people are told
 
 
-class Worker:
-    """What runs in a Ray actor; `steps` is called while `do` is at work."""
+class RayWorker:
+    """What runs in a Ray actor; `steps` is called while `run` is at work."""
 
-    def __init__(self, plan: Plan, join: Callable[[], RunFolder], sign: str | None, threads: int) -> None:
+    def __init__(self, plan: Plan, device: str, join: Callable[[], RunFolder], sign: str | None, threads: int) -> None:
         self.threads = threads
         self.folder = join()
         self.sign = sign
         self.taken: list[tuple[str, int, float]] = []
-        plan.__dict__["tracking"] = Relay(lambda *step: self.taken.append(step))
-        self.bench = WorkerContext(plan, self.folder)
+        tracking = Relay(lambda *step: self.taken.append(step))
+        self.worker = Worker(plan, self.folder, RunContext(device, tracking=tracking))
 
     def ready(self, version: str) -> str | None:
         """None, or why this machine cannot work on the run, which that version of clozify began."""
@@ -57,11 +60,11 @@ class Worker:
             )
         return None
 
-    def do(self, piece: Work) -> tuple[Answer, list[tuple[str, str]]]:
-        """Do a piece of work; also which jobs it finished."""
+    def run(self, job: Job) -> tuple[Outcome, list[tuple[str, str]]]:
+        """Run a job; also the kinds and keys of the results that it wrote."""
         torch.set_num_threads(self.threads)
         self.folder.finished_jobs.clear()
-        return answer(self.bench, piece), list(self.folder.finished_jobs)
+        return run_job(self.worker, job), list(self.folder.finished_jobs)
 
     def steps(self) -> list[tuple[str, int, float]]:
         """The steps that were taken since the last call."""
@@ -76,7 +79,7 @@ class _Hand:
 
     actor: Any
     log: Path
-    place: int | None = None  # the piece it is working on
+    queued: QueuedJob | None = None  # the job that it runs
     there: bool = False  # it has answered
 
 
@@ -183,60 +186,70 @@ class Ray(Executor):
         if self.own:
             ray.shutdown()
 
-    def __call__(self, bench: WorkerContext, works: Sequence[Work]) -> Iterator[tuple[int, str]]:
-        """Do all of it; yields the place of each piece as it ends and what to say of it."""
+    def start(self, worker: Worker, expected_jobs: int) -> None:  # noqa: ARG002
+        """Begin a run; actors are started when there are jobs."""
+        self.worker, self.queue = worker, JobQueue(worker.context.log)
+        self.asked: dict[Any, _Hand] = {}  # pending reference -> its worker
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        self.queue.submit(job)
+
+    def as_completed(self) -> Iterator[tuple[Job, JobResult]]:
+        """Distribute the jobs; yields each with its result as it ends."""
         import ray
 
-        ledger = Ledger(works, bench.plan.say)
-        asked: dict[Any, _Hand] = {}  # by what each worker will answer
         quiet = 0.0
-        while ledger.left:
-            for number, hand in enumerate(self.hands):
-                if hand is None and number < ledger.left:
-                    hand = self.hands[number] = self._start(bench, number)
-                if hand is not None and not hand.there and hand not in asked.values():
-                    asked[hand.actor.ready.remote(__version__)] = hand
-                elif hand is not None and hand.there and hand.place is None and ledger.waiting:
-                    hand.place = ledger.waiting.pop()
-                    asked[hand.actor.do.remote(works[hand.place])] = hand
-            answered, _ = ray.wait(list(asked), timeout=LISTENING)
-            self._listen(bench)
-            quiet = self._told_of_waiting(bench, quiet)
+        while self.queue.pending:
+            self._distribute()
+            answered, _ = ray.wait(list(self.asked), timeout=LISTENING)
+            self._listen()
+            quiet = self._told_of_waiting(quiet)
             for reference in answered:
-                hand = asked.pop(reference)
-                place, hand.place = hand.place, None
-                found, written = self._heard(reference)
-                if found.error is not None:  # something that the user can mend
-                    raise found.error
-                if place is None and found.kind == "done":
+                hand = self.asked.pop(reference)
+                queued, hand.queued = hand.queued, None
+                outcome, written = self._heard(reference)
+                if outcome.error is not None:  # something that the user can correct
+                    raise outcome.error
+                if outcome.kind != "done":
+                    self._failed(hand, queued, outcome)
+                elif queued is None or outcome.result is None:
                     hand.there, self.bad_starts = True, 0
-                elif found.kind == "done":
-                    assert place is not None
+                else:
                     for kind, key in written:
                         if kind not in FOR_WORKERS:
-                            bench.folder.job(kind, key)  # fetched, where it is not here
-                    ledger.done += 1
-                    yield place, found.said
-                    ledger.look()
-                else:
-                    self._failed(bench, ledger, hand, place, found)
+                            self.worker.folder.job(kind, key)  # fetched, where it is not here
+                    self.queue.complete()
+                    yield queued.job, outcome.result
 
-    def _heard(self, reference: Any) -> tuple[Answer, list[tuple[str, str]]]:
+    def _distribute(self) -> None:
+        """Start workers and send jobs to those that wait for one."""
+        for number, hand in enumerate(self.hands):
+            if hand is None and number < self.queue.pending:
+                hand = self.hands[number] = self._start(number)
+            if hand is not None and not hand.there and hand not in self.asked.values():
+                self.asked[hand.actor.ready.remote(__version__)] = hand
+            elif hand is not None and hand.there and hand.queued is None:
+                hand.queued = self.queue.next()
+                if hand.queued is not None:
+                    self.asked[hand.actor.run.remote(hand.queued.job)] = hand
+
+    def _heard(self, reference: Any) -> tuple[Outcome, list[tuple[str, str]]]:
         """What a worker has answered; also where it has died."""
         import ray
 
         try:
             found = ray.get(reference)
         except ray.exceptions.RayError as error:
-            return Answer("failed", "its worker died", story=f"{error}\n"), []
+            return Outcome("failed", reason="its worker died", traceback=f"{error}\n"), []
         if found is None:
-            return Answer("done"), []
+            return Outcome("done"), []
         if isinstance(found, str):
-            return Answer("error", error=RunError(found)), []
-        answered: tuple[Answer, list[tuple[str, str]]] = found
+            return Outcome("error", error=RunError(found)), []
+        answered: tuple[Outcome, list[tuple[str, str]]] = found
         return answered
 
-    def _failed(self, bench: WorkerContext, ledger: Ledger, hand: _Hand, place: int | None, found: Answer) -> None:
+    def _failed(self, hand: _Hand, queued: QueuedJob | None, outcome: Outcome) -> None:
         """A worker that is not to be trusted any more goes; its piece is done by another."""
         import ray
 
@@ -244,66 +257,61 @@ class Ray(Executor):
             ray.kill(hand.actor)
         hand.log.parent.mkdir(exist_ok=True)
         with hand.log.open("a", encoding="utf-8") as log:
-            log.write(found.story)
+            log.write(outcome.traceback)
         self.hands.remove(hand)
-        shown = f"{bench.folder.address}/workers/{hand.log.name}"
-        if found.kind == "memory" and self.hands and place is not None:  # fewer at a time will do
-            ledger.without_memory(place, len(self.hands))
+        shown = f"{self.worker.folder.address}/workers/{hand.log.name}"
+        if outcome.kind == "memory" and self.hands and queued is not None:  # fewer at a time may fit
+            self.queue.retry_with_fewer_workers(queued, len(self.hands))
             return
         self.hands.append(None)
-        if place is not None:
-            ledger.failed(place, found.said, shown)
+        if queued is not None:
+            self.queue.retry(queued, outcome.reason, shown)
             return
         self.bad_starts += 1
         if self.bad_starts == ATTEMPTS:
             raise RunError(
                 f"{ATTEMPTS} workers in a row could not be started on the cluster, at last with: "
-                f"{found.story.strip().splitlines()[-1]}; see {shown}. Every machine needs clozify {__version__} "
+                f"{outcome.traceback.strip().splitlines()[-1]}; see {shown}. Every machine needs clozify {__version__} "
                 "and the model."
             )
 
-    def _start(self, bench: WorkerContext, number: int) -> _Hand:
+    def _start(self, number: int) -> _Hand:
         """A worker that will be there when the cluster has room; the plan is sent once."""
         import ray
 
-        shared = not is_remote(bench.folder.address)
+        folder = self.worker.folder
+        shared = not is_remote(folder.address)
         if self.sent is None:
-            self.sent = ray.put(_plan_for(self.share.device, bench.plan))
+            self.sent = ray.put(self.worker.plan)
             if shared:
-                self.signed = bench.folder.path / self.sign
+                self.signed = folder.path / self.sign
                 self.signed.parent.mkdir(exist_ok=True)
                 self.signed.touch()
-        actor = ray.remote(Worker).options(
+        actor = ray.remote(RayWorker).options(
             num_cpus=self.share.cpus, num_gpus=self.share.gpus, max_restarts=0, max_task_retries=0, max_concurrency=2
         )
-        join = bench.folder.opener(other_machine=True)
-        hand = actor.remote(self.sent, join, self.sign if shared else None, self.share.threads)
-        return _Hand(hand, bench.folder.path / "workers" / f"{number}.txt")
+        join = folder.opener(other_machine=True)
+        hand = actor.remote(self.sent, self.share.device, join, self.sign if shared else None, self.share.threads)
+        return _Hand(hand, folder.path / "workers" / f"{number}.txt")
 
-    def _listen(self, bench: WorkerContext) -> None:
+    def _listen(self) -> None:
         """Tell the trackers what steps the workers have taken."""
         import ray
 
-        if bench.plan.trackers:
+        if self.worker.context.trackers:
             for hand in self.hands:
                 if hand is not None and hand.there:
                     with suppress(ray.exceptions.RayError):  # it died: its answer will tell
                         for step in ray.get(hand.actor.steps.remote()):
-                            bench.plan.tracking.log_loss(*step)
+                            self.worker.context.tracking.log_loss(*step)
 
-    def _told_of_waiting(self, bench: WorkerContext, quiet: float) -> float:
+    def _told_of_waiting(self, quiet: float) -> float:
         """Seconds without any worker; people are told once."""
         if any(hand is not None and hand.there for hand in self.hands):
             return 0.0
         if quiet < PATIENCE <= quiet + LISTENING:
-            bench.plan.say("waiting for room on the cluster")
+            self.worker.context.log("waiting for room on the cluster")
         return quiet + LISTENING
-
-
-def _plan_for(device: str, plan: Plan) -> Plan:
-    found = sendable(plan)
-    found.device = device
-    return found
 
 
 def _first(error: Exception) -> str:

@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager
 
 from clozify.errors import RunError, did_you_mean, quoted
 from clozify.executors.accelerate_launch import Launched, device_of, launched
+from clozify.executors.base import Executor
 from clozify.executors.local import choose_devices, executor_for
 from clozify.executors.processes import Processes
 from clozify.executors.ray import Ray
-from clozify.runs.worker import Executor
 
 EXECUTORS = ("local", "ray")
 

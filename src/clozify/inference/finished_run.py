@@ -31,8 +31,9 @@ from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.lora import Base, base_of
 from clozify.models.task_prompts import TaskPrompts, compile_task
+from clozify.runs.keys import model_key
 from clozify.runs.metrics import Metrics
-from clozify.runs.plan import Plan, with_labels
+from clozify.runs.plan import with_labels
 from clozify.runs.stored_folder import local_copy
 from clozify.utils.progress import progress
 
@@ -199,7 +200,7 @@ class FinishedRun:
             return load_model(path, self.device), lambda: None
         if base not in self._base_models:
             self._base_models[base] = load_model(base.model, self.device)
-            if Plan.model_key(base.model) != base.key:
+            if model_key(base.model) != base.key:
                 raise RunError(
                     f"The members of '{self.folder}' are adapters of the model '{base.model}', which has changed "
                     "since; restore the model or train again."

@@ -24,7 +24,9 @@ from clozify.errors import DataError, quoted
 from clozify.methods.backtranslation import Translator, backtranslate
 from clozify.methods.rewriting import rewrite
 from clozify.models.cloze import ClozeModel, load_model
-from clozify.runs.folder import RunFolder, hash_key
+from clozify.pipeline.run import Run
+from clozify.runs.context import RunContext
+from clozify.runs.keys import job_key, model_key
 from clozify.runs.plan import Plan
 from clozify.utils.progress import progress
 
@@ -66,25 +68,24 @@ def read_paraphrases(source: str | Path | Rows, task: Task, column_mapping: Mapp
     return rows
 
 
-def augmented(plan: Plan, folder: RunFolder) -> Augmented:
+def augmented(run: Run) -> Augmented:
     """The part of the pile that UDA and MixText use, augmented; what the folder holds already is taken from there."""
+    plan, folder = run.plan, run.folder
     assert plan.unlabeled is not None
     if plan.paraphrases is not None:
-        return from_file(plan, plan.paraphrases)
+        return from_file(plan, plan.paraphrases, run.context)
     pile = plan.unlabeled.select(share_of(plan, np.arange(len(plan.unlabeled))))
-    how, versions, key, make = maker(plan)
+    how, versions, key, make = maker(plan, run.context.device)
     parts: list[list[Texts]] = []
     seconds = 0.0
     chunks = list(pile.chunks(PART))
     for number, (start, stop) in enumerate(chunks, start=1):
         part = pile.select(np.arange(start, stop))
         texts = part.digest
-        place = hash_key(
-            step="augment", texts=texts, fields=plan.task.fields, part=number, seed=plan.recipe.seed, **key
-        )
+        place = job_key("augment", texts=texts, fields=plan.task.fields, part=number, seed=plan.recipe.seed, **key)
         name = f"augmentation {number}/{len(chunks)}  rows {start + 1:,} to {stop:,}"
         if (folder.job("augmentations", place) / "texts.parquet").exists():
-            plan.say(f"{name}  already there")
+            run.context.log(f"{name}  already there")
         else:
             with folder.writing("augmentations", place) as beside, progress(name, versions * (stop - start)) as advance:
                 made, started = [], time.monotonic()
@@ -93,7 +94,7 @@ def augmented(plan: Plan, folder: RunFolder) -> Augmented:
                     advance(stop - start)
                 _save(beside / "texts.parquet", part, made)
                 (beside / TIME).write_text(json.dumps({"seconds": time.monotonic() - started}))
-            plan.say(f"{name}  done")
+            run.context.log(f"{name}  done")
         parts.append(_load(folder.job("augmentations", place) / "texts.parquet", plan.task, versions))
         if (known := folder.job("augmentations", place) / TIME).exists():
             seconds += json.loads(known.read_text())["seconds"]
@@ -118,13 +119,13 @@ def rows_of(texts: Texts, task: Task) -> Rows:
     return Rows(Dataset.from_dict(texts), task.changed(id=None) if task.id else task, "the augmented pile")
 
 
-def maker(plan: Plan) -> tuple[str, int, dict[str, Any], Maker]:
+def maker(plan: Plan, device: str) -> tuple[str, int, dict[str, Any], Maker]:
     """How texts are augmented: its name, how many versions there are, what it depends on, and the work itself."""
     settings = plan.recipe.augment
     if settings.method == "rewriting":
         length = plan.recipe.max_seq_length
         key = {
-            "model": plan.model_key(plan.model),
+            "model": model_key(plan.model),
             "mask_share": settings.mask_share,
             "rewritings": settings.rewritings,
         }
@@ -132,19 +133,19 @@ def maker(plan: Plan) -> tuple[str, int, dict[str, Any], Maker]:
 
         def rewritten(_: int, texts: Sequence[str], seed: int) -> list[str]:
             if not loaded:
-                loaded.append(load_model(plan.model, plan.device))
+                loaded.append(load_model(plan.model, device))
             return rewrite(loaded[0], texts, settings, length, seed)
 
         how = f"rewriting {100 * settings.mask_share:g}% of the tokens by the masked language model '{plan.model}'"
         return how, settings.rewritings, key | {"length": length, "temperature": settings.temperature}, rewritten
     names = settings.backtranslation
-    key = {"models": [[plan.model_key(name) for name in two] for two in names], "temperature": settings.temperature}
+    key = {"models": [[model_key(name) for name in two] for two in names], "temperature": settings.temperature}
     two_of: dict[int, tuple[Translator, Translator]] = {}
 
     def translated(version: int, texts: Sequence[str], seed: int) -> list[str]:
         if version not in two_of:
             there, back = names[version]
-            two_of[version] = Translator(there, plan.device), Translator(back, plan.device)
+            two_of[version] = Translator(there, device), Translator(back, device)
         return backtranslate(*two_of[version], texts, settings.temperature, seed)
 
     how = "back-translation by " + "; ".join(f"'{there}' and '{back}'" for there, back in names)
@@ -180,13 +181,13 @@ def _load(path: Path, task: Task, versions: int) -> list[Texts]:
     return [{field: columns[field][n * rows : (n + 1) * rows] for field in columns} for n in range(versions)]
 
 
-def from_file(plan: Plan, paraphrases: Rows) -> Augmented:
+def from_file(plan: Plan, paraphrases: Rows, context: RunContext) -> Augmented:
     """Paraphrases joined to the pile, by id or by order; a row with fewer than others has them again."""
     assert plan.unlabeled is not None
     places = _by_id(plan.unlabeled, paraphrases) or _by_order(plan.unlabeled, paraphrases)
     have = np.array([bool(found) for found in places])
     if not have.all():
-        plan.warn(f"{int((~have).sum()):,} rows of the pile have no paraphrase and are left out.")
+        context.warn(f"{int((~have).sum()):,} rows of the pile have no paraphrase and are left out.")
     chosen = share_of(plan, np.flatnonzero(have))
     versions = max(len(places[row]) for row in chosen)
     texts = {field: paraphrases.texts(field) for field in plan.task.fields}

@@ -6,10 +6,9 @@ and labels a little, on the longest rows, and tells what memory it took at most 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,13 +16,16 @@ import numpy as np
 import torch
 
 from clozify.data.rows import Rows
+from clozify.executors.base import Executor
 from clozify.executors.select import single_worker_executor
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.pipeline.cost import classifier_seconds, member_seconds
 from clozify.pipeline.semi_supervised_training import METHODS as SEMI_SUPERVISED
+from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
+from clozify.runs.jobs import JobResult
 from clozify.runs.plan import Plan
-from clozify.runs.worker import WorkerContext
+from clozify.runs.worker import Worker
 
 SHARE = 0.9  # of the free memory; the rest is for what was not met in the trial
 CONTEXT = 1 << 30  # what a process takes of a GPU beside its tensors
@@ -60,40 +62,42 @@ def fitting(found: Measured, models: int) -> tuple[int, str]:
 _DEVICE = {"cpu": "machine", "cuda": "GPU"}
 
 
-def fit_models_per_device(bench: WorkerContext) -> tuple[int, str]:
-    """How many models are trained at a time on each device, by a trial in the bench's one worker."""
-    plan = bench.plan
+def fit_models_per_device(worker: Worker, executor: Executor) -> tuple[int, str]:
+    """How many models are trained at a time on each device, by a trial in the executor's one process."""
+    plan = worker.plan
     if plan.method in SEMI_SUPERVISED:
         return 1, f"at once: 1; what a model of the method '{plan.method}' takes is not measured"
     models = plan.recipe.repetitions * (1 if plan.method == "supervised" else len(plan.task.pairs))
-    ((_, told),) = bench.executor(bench, [Trial()])
-    return fitting(Measured(**json.loads(told)), models)
+    executor.start(worker, 1)
+    executor.submit(Trial())
+    ((_, result),) = executor.as_completed()
+    return fitting(result.value, models)
 
 
-def plan_at_once(plan: Plan, devices: str | int = "auto") -> tuple[int, str]:
+def plan_at_once(plan: Plan, context: RunContext, devices: str | int = "auto") -> tuple[int, str]:
     """The same for this machine before there is a run; nothing is left behind."""
-    with TemporaryDirectory() as place, RunFolder(place) as folder, single_worker_executor(devices=devices) as worker:
-        return fit_models_per_device(WorkerContext(plan, folder, worker))
+    with TemporaryDirectory() as path, RunFolder(path) as folder, single_worker_executor(devices=devices) as executor:
+        return fit_models_per_device(Worker(plan, folder, context), executor)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The work of training and labelling a little; what to say of it is what it took."""
+    """The work of training and labelling a little; its value is the memory that it took."""
 
     name: str = "a trial of one model"
 
-    def do(self, bench: WorkerContext) -> str:
+    def run(self, worker: Worker) -> JobResult:
         """Do what members and classifiers do, on the longest rows."""
-        plan = bench.plan
+        plan, context = worker.plan, worker.context
         few = replace(
             plan,
             labeled=_longest(plan.labeled) if len(plan.labeled) else plan.labeled,
             unlabeled=None if plan.unlabeled is None else _longest(plan.unlabeled),
         )
         if plan.method != "supervised":
-            member_seconds(few, rows=-(-TOKENS_PER_BATCH[plan.device] // plan.recipe.max_seq_length))
-        classifier_seconds(few, few.labeled if few.unlabeled is None else few.unlabeled)
-        return json.dumps(asdict(_measured(plan)))
+            member_seconds(few, context, rows=-(-TOKENS_PER_BATCH[context.device] // plan.recipe.max_seq_length))
+        classifier_seconds(few, context, few.labeled if few.unlabeled is None else few.unlabeled)
+        return JobResult("measured", _measured(context.device))
 
 
 def _longest(rows: Rows) -> Rows:
@@ -104,8 +108,8 @@ def _longest(rows: Rows) -> Rows:
     return rows.select(np.sort(np.argsort(-lengths, kind="stable")[:LONGEST]))
 
 
-def _measured(plan: Plan) -> Measured:
-    if plan.device == "cuda":
+def _measured(device: str) -> Measured:
+    if device == "cuda":
         free, _ = torch.cuda.mem_get_info()
         taken = torch.cuda.max_memory_reserved()
         own = torch.cuda.memory_reserved() + CONTEXT

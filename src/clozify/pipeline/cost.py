@@ -24,6 +24,7 @@ from clozify.pipeline.generations import generation_numbers
 from clozify.pipeline.semi_supervised_training import METHODS as SEMI_SUPERVISED
 from clozify.pipeline.semi_supervised_training import SemiSupervised
 from clozify.prompts.encode import EncodedRows
+from clozify.runs.context import RunContext
 from clozify.runs.plan import Plan
 from clozify.training.loop import NO_MONITOR, seed_everything
 
@@ -33,10 +34,10 @@ ROWS = {"cpu": 64, "cuda": 4096}  # rows to time
 AUGMENTED = 16  # rows to time the augmentation of
 
 
-def estimate(plan: Plan) -> dict[str, Any]:
+def estimate(plan: Plan, context: RunContext) -> dict[str, Any]:
     """Members, steps, rows, disk and seconds of a run of this plan from the beginning."""
     if plan.method in SEMI_SUPERVISED:
-        return _semi_supervised(plan)
+        return _semi_supervised(plan, context)
     section = plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
     with_members = plan.method != "supervised"
     generations = 0 if plan.method != "ipet" else len(generation_numbers(plan))
@@ -54,8 +55,8 @@ def estimate(plan: Plan) -> dict[str, Any]:
         "classifiers": classifiers,
         "steps_a_classifier": final.steps(len(trained_on)) if classifiers else 0,
     }
-    step, row, parameters = member_seconds(plan) if members else (0.0, 0.0, 0)
-    final_step, size = classifier_seconds(plan, trained_on) if classifiers else (0.0, 0)
+    step, row, parameters = member_seconds(plan, context) if members else (0.0, 0.0, 0)
+    final_step, size = classifier_seconds(plan, context, trained_on) if classifiers else (0.0, 0)
     kept = size if classifiers else len(plan.task.pairs) * plan.recipe.repetitions * parameters
     scores = (members * rows + classifiers * (len(plan.test) if plan.test is not None else 0)) * len(plan.task.labels)
     found["disk_mib"] = round(4 * (scores + kept) / 2**20, 1)
@@ -65,24 +66,24 @@ def estimate(plan: Plan) -> dict[str, Any]:
     return found
 
 
-def _semi_supervised(plan: Plan) -> dict[str, Any]:
+def _semi_supervised(plan: Plan, context: RunContext) -> dict[str, Any]:
     """The same for UDA and MixText: rows to augment, and a training for every number of steps that is tried."""
     assert plan.unlabeled is not None
     settings: Uda | Mixtext = getattr(plan.recipe, plan.method)
     pile = plan.unlabeled.select(share_of(plan, np.arange(len(plan.unlabeled))))
     tried = settings.steps_to_try or (settings.steps(len(plan.labeled)),)
     few = pile.select(np.arange(min(256, len(pile))))
-    row, versions = 0.0, 1 if plan.paraphrases is None else len(from_file(plan, plan.paraphrases).versions)
+    row, versions = 0.0, 1 if plan.paraphrases is None else len(from_file(plan, plan.paraphrases, context).versions)
     if plan.paraphrases is None:
-        _, versions, _, make = maker(plan)
+        _, versions, _, make = maker(plan, context.device)
         some = pile.select(np.arange(min(AUGMENTED, len(pile))))
         in_other_words(plan, some.select([0]), make, 0, 0)  # loads the model
         row = _timed(lambda: in_other_words(plan, some, make, 0, 0)) / len(some)
-    classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
+    classifier = new_classifier(plan.student, plan.task, plan.recipe, context.device)
 
     def steps(count: int) -> None:
         work = SemiSupervised(plan.method, settings.with_steps(count), Augmented(few, [few] * versions, ""))
-        work.fit(plan, classifier, seed_everything(0), NO_MONITOR)
+        work.fit(plan, context, classifier, seed_everything(0), NO_MONITOR)
 
     steps(1)
     step = _timed(lambda: steps(STEPS)) / STEPS
@@ -122,12 +123,12 @@ def _a_step(steps: Callable[[int], None], device: str) -> float:
     return max(0.0, _timed(lambda: steps(RECORDED + REPLAYED)) - first) / REPLAYED
 
 
-def member_seconds(plan: Plan, rows: int | None = None) -> tuple[float, float, int]:
+def member_seconds(plan: Plan, context: RunContext, rows: int | None = None) -> tuple[float, float, int]:
     """Seconds of a fine-tuning step and of scoring a row, and how many parameters are trained.
 
     So many rows are scored, some of them several times where there are fewer.
     """
-    model = plan.load_model()
+    model = plan.load_model(context.device)
     questions = compile_task(model, plan.task, None, plan.recipe.wording)
     question = questions.patterns[0]
     pile = (
@@ -144,24 +145,24 @@ def member_seconds(plan: Plan, rows: int | None = None) -> tuple[float, float, i
 
     def steps(count: int) -> None:
         recipe = _short(plan.recipe, name, count)
-        finetune(model, question.words[0], labeled, labels, helpers, recipe, 0, plan.accelerator)
+        finetune(model, question.words[0], labeled, labels, helpers, recipe, 0, context.accelerator)
 
-    step = _a_step(steps, plan.device)
-    few = pile.select(np.resize(np.arange(len(pile)), rows or ROWS[plan.device]))
+    step = _a_step(steps, context.device)
+    few = pile.select(np.resize(np.arange(len(pile)), rows or ROWS[context.device]))
     list(score_rows(model, questions.for_pair(0), few.select(np.arange(min(len(few), 8))), length))  # sets libraries up
     row = _timed(lambda: list(score_rows(model, questions.for_pair(0), few, length))) / len(few)
     return step, row, model.model.num_parameters(only_trainable=True)
 
 
-def classifier_seconds(plan: Plan, rows: Rows) -> tuple[float, int]:
+def classifier_seconds(plan: Plan, context: RunContext, rows: Rows) -> tuple[float, int]:
     """Seconds of a step of the final classifier, and its parameters."""
-    classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
+    classifier = new_classifier(plan.student, plan.task, plan.recipe, context.device)
     few = rows.select(np.arange(min(256, len(rows))))
     encoded = classifier.encode(few)
     targets = np.full((len(few), len(plan.task.labels)), 1 / len(plan.task.labels), dtype=np.float32)
 
     def steps(count: int) -> None:
         settings = _short(plan.recipe, "distill", count).distill
-        distill(classifier, encoded, targets, settings, seed_everything(0), plan.accelerator)
+        distill(classifier, encoded, targets, settings, seed_everything(0), context.accelerator)
 
-    return _a_step(steps, plan.device), classifier.model.num_parameters()
+    return _a_step(steps, context.device), classifier.model.num_parameters()

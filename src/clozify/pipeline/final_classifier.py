@@ -1,6 +1,6 @@
 """The final classifier, trained once a repetition: on soft labels (section 3.3), on T alone, or by UDA or MixText.
 
-In: a run's bench and, for distillation, the pile's soft labels. Out: the first classifier's folder, the numbers of all.
+In: a run and, for distillation, the pile's soft labels. Out: the first classifier's folder, the numbers of all.
 """
 
 from __future__ import annotations
@@ -22,31 +22,30 @@ from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, new_classifier
+from clozify.pipeline.run import Run
 from clozify.pipeline.semi_supervised_training import SemiSupervised
 from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.token_cache import is_small, pile_tokens
 from clozify.prompts.encode import EncodedRows
-from clozify.runs.folder import hash_key
-from clozify.runs.plan import Plan
-from clozify.runs.worker import WorkerContext
+from clozify.runs.jobs import JobResult
+from clozify.runs.keys import data_key, job_key, model_key
+from clozify.runs.worker import Worker
 from clozify.training.loop import seed_everything
 
 
-def train_classifiers(
-    bench: WorkerContext, targets: SoftLabels | None, other: SemiSupervised | None = None
-) -> dict[str, Any]:
+def train_classifiers(run: Run, targets: SoftLabels | None, other: SemiSupervised | None = None) -> dict[str, Any]:
     """Train the classifier once a repetition; the first is kept. Its numbers: mean and standard deviation.
 
     On `targets`, soft labels of the pile; or by an `other` method; or, with neither, on T alone.
     """
-    plan, folder = bench.plan, bench.folder
+    plan, folder = run.plan, run.folder
     section = other.settings if other else plan.recipe.distill if targets is not None else plan.recipe.supervised
     kind = other.kind if other else "classifier" if targets is not None else "supervised"
     shared = {
-        "student": plan.model_key(plan.student),
+        "student": model_key(plan.student),
         "settings": section.model_dump(),
         "targets": None if targets is None else targets.digest,
-        "data": plan.data_key,
+        "data": data_key(plan),
         "fields": plan.task.fields,
         "line_breaks": plan.task.line_breaks,
         "labels": plan.task.labels,
@@ -55,19 +54,19 @@ def train_classifiers(
         "balance": plan.recipe.balance if targets is None else None,
     } | (other.key if other else {})
     places: list[Path] = []
-    works: list[ClassifierWork] = []
+    works: list[ClassifierJob] = []
     (seeds,) = plan.seeds()
     for number, seed in enumerate(seeds):
         # part of the key: with another first seed, another repetition's weights are wanted
         kept = number == 0 or plan.dev is not None
-        key = hash_key(step=kind, seed=seed, kept=kept, **shared)
+        key = job_key(kind, seed=seed, kept=kept, **shared)
         places.append(folder.job("classifiers", key))
         name = f"{kind} {number + 1}/{len(seeds)}  seed {seed}"
         if (places[-1] / "classifier.json").exists():
-            plan.say(f"{name}  already there")
+            run.context.log(f"{name}  already there")
         else:
-            works.append(ClassifierWork(name, key, seed, kept, targets, other))
-    bench.carry_out(works, "classifiers")
+            works.append(ClassifierJob(name, key, seed, kept, targets, other))
+    run.run_jobs(works, "classifiers")
     results: list[dict[str, Any]] = []
     if plan.test is not None:
         for place in places:
@@ -91,7 +90,7 @@ def train_classifiers(
 
 
 @dataclass(frozen=True)
-class ClassifierWork:
+class ClassifierJob:
     """The work of training one classifier, measuring it and perhaps keeping it."""
 
     name: str
@@ -101,16 +100,16 @@ class ClassifierWork:
     targets: SoftLabels | None  # where they are in the run's folder
     other: SemiSupervised | None = None  # a method with a training of its own
 
-    def do(self, bench: WorkerContext) -> str:
+    def run(self, worker: Worker) -> JobResult:
         """Train it from the pretrained encoder; returns what to say of it."""
-        bench.release()  # the masked language model has done its part
-        plan, started = bench.plan, time.monotonic()
+        worker.release_model()  # the masked language model has done its part
+        plan, started = worker.plan, time.monotonic()
         rng = seed_everything(self.seed)
-        classifier = new_classifier(plan.student, plan.task, plan.recipe, plan.device)
-        course, looks = _fit(bench, classifier, self.targets, self.other, rng, self.name)
-        with bench.folder.writing("classifiers", self.key) as beside:
+        classifier = new_classifier(plan.student, plan.task, plan.recipe, worker.context.device)
+        course, looks = _fit(worker, classifier, self.targets, self.other, rng, self.name)
+        with worker.folder.writing("classifiers", self.key) as beside:
             if plan.test is not None:
-                np.save(beside / "test.npy", _classified(plan, classifier, plan.test))
+                np.save(beside / "test.npy", _classified(worker.context.device, classifier, plan.test))
             if self.kept:
                 classifier.save(beside / "model")
             seconds = time.monotonic() - started
@@ -118,7 +117,7 @@ class ClassifierWork:
                 json.dumps({"seed": self.seed, "loss": course, "dev": looks, "seconds": seconds}, indent=2)
             )
         on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
-        return f"loss {course[-1] if course else float('nan'):.4f}{on_dev_rows}  in {seconds:,.0f} s"
+        return JobResult(f"loss {course[-1] if course else float('nan'):.4f}{on_dev_rows}  in {seconds:,.0f} s")
 
 
 def _chosen(places: list[Path]) -> tuple[int, list[float]]:
@@ -128,18 +127,18 @@ def _chosen(places: list[Path]) -> tuple[int, list[float]]:
     return (int(np.argmax(best)), best) if len(best) == len(places) else (0, [])
 
 
-def _pile_of(bench: WorkerContext, classifier: Classifier) -> EncodedRows:
+def _pile_of(worker: Worker, classifier: Classifier) -> EncodedRows:
     """The pile as the classifier reads it."""
-    plan = bench.plan
+    plan = worker.plan
     assert plan.unlabeled is not None
     if is_small(plan.unlabeled):
         return classifier.encode(plan.unlabeled)
-    columns = pile_tokens(bench, classifier.tokenizer, plan.student, classifier.template.fields)
+    columns = pile_tokens(worker, classifier.tokenizer, plan.student, classifier.template.fields)
     return EncodedRows(classifier.template, columns, classifier.max_length)
 
 
 def _fit(
-    bench: WorkerContext,
+    worker: Worker,
     classifier: Classifier,
     targets: SoftLabels | None,
     other: SemiSupervised | None,
@@ -147,29 +146,31 @@ def _fit(
     name: str,
 ) -> tuple[list[float], list[float]]:
     """The course of the loss, and what was reached on the development rows."""
-    plan = bench.plan
+    plan = worker.plan
 
     def on_dev() -> NDArray[np.float32]:
         assert plan.dev is not None
-        return _classified(plan, classifier, plan.dev)
+        return _classified(worker.context.device, classifier, plan.dev)
 
     recipe = plan.recipe
     if other is not None:
-        with plan.watching(name, other.settings.steps(len(plan.labeled)), on_dev) as (watch, looks):
-            course = other.fit(plan, classifier, rng, watch)
+        with worker.monitor(name, other.settings.steps(len(plan.labeled)), on_dev) as (watch, looks):
+            course = other.fit(plan, worker.context, classifier, rng, watch)
         return course, looks
     if targets is None:
         labeled = classifier.encode(plan.labeled)
-        with plan.watching(name, recipe.supervised.steps(len(labeled)), on_dev) as (watch, looks):
+        with worker.monitor(name, recipe.supervised.steps(len(labeled)), on_dev) as (watch, looks):
             truth, settings = plan.labeled.labels, recipe.supervised
-            course = supervised(classifier, labeled, truth, settings, recipe.balance, rng, plan.accelerator, watch)
+            course = supervised(
+                classifier, labeled, truth, settings, recipe.balance, rng, worker.context.accelerator, watch
+            )
         return course, looks
-    pile, soft = _pile_of(bench, classifier), targets.load(bench.folder)
-    with plan.watching(name, recipe.distill.steps(len(pile)), on_dev) as (watch, looks):
-        course = distill(classifier, pile, soft, recipe.distill, rng, plan.accelerator, watch)
+    pile, soft = _pile_of(worker, classifier), targets.load(worker.folder)
+    with worker.monitor(name, recipe.distill.steps(len(pile)), on_dev) as (watch, looks):
+        course = distill(classifier, pile, soft, recipe.distill, rng, worker.context.accelerator, watch)
     return course, looks
 
 
-def _classified(plan: Plan, classifier: Classifier, rows: Rows) -> NDArray[np.float32]:
-    with torch.autocast(plan.device, dtype=torch.bfloat16, enabled=plan.device == "cuda"):
-        return np.concatenate([part for _, part in classifier.score_rows(rows, TOKENS_PER_BATCH[plan.device])])
+def _classified(device: str, classifier: Classifier, rows: Rows) -> NDArray[np.float32]:
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+        return np.concatenate([part for _, part in classifier.score_rows(rows, TOKENS_PER_BATCH[device])])

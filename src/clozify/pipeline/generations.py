@@ -1,6 +1,6 @@
 """iPET: generations of members, each trained on T and on rows of the pile that others labelled for it (section 3.4).
 
-In: a run's bench and the pairs' weights. Out: the last generation's members, as of basic PET, and what
+In: a run and the pairs' weights. Out: the last generation's members, as of basic PET, and what
 happened on the way. Without labelled rows M^0 is the untrained pairs. All choices of chance depend on the recipe's
 seed, the generation and the member alone, so a run that was stopped makes the same ones again.
 """
@@ -23,9 +23,9 @@ from clozify.methods.ipet import (
     counts_to_draw,
     select_training_rows,
 )
-from clozify.pipeline.members import Drawn, Job, first_jobs, member_metrics, train_members, untrained_on_pile
+from clozify.pipeline.members import Drawn, MemberSpec, first_jobs, member_metrics, train_members, untrained_on_pile
+from clozify.pipeline.run import Run
 from clozify.runs.plan import Plan
-from clozify.runs.worker import WorkerContext
 from clozify.utils.npy import open_npy
 
 
@@ -35,11 +35,9 @@ def generation_numbers(plan: Plan) -> list[int]:
     return [1, k] if plan.recipe.ipet.skip_generations and k > 1 else list(range(1, k + 1))
 
 
-def train_generations(
-    bench: WorkerContext, weights: list[float], keep: bool
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def train_generations(run: Run, weights: list[float], keep: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The members of the last generation, and of every generation its numbers; `weights` are the pairs'."""
-    plan = bench.plan
+    plan = run.plan
     assert plan.unlabeled is not None
     numbers = generation_numbers(plan)
     zero_shot = len(plan.labeled) == 0
@@ -47,22 +45,22 @@ def train_generations(
         raise RecipeError(
             "Without labelled rows, generations and distillation nothing is trained; ask for one of them."
         )
-    plan.say(f"iPET: {len(numbers) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
+    run.context.log(f"iPET: {len(numbers) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
     first = first_jobs(plan, keep=keep and not numbers)
     teachers = _teachers(plan, first, numbers)
     if zero_shot:  # the seeds of a pair are one model as long as nothing is trained
-        pairs = untrained_on_pile(bench)
+        pairs = untrained_on_pile(run)
         members = [pairs[job.pair] | {"seed": job.seed} for job in first]
     else:
         asked = _needed(teachers, 0)
-        jobs = first if asked is None else [Job(j.pair, j.seed, None, n in asked) for n, j in enumerate(first)]
-        members = train_members(bench, jobs, "generation 0, member")
-    story = [_told(plan, 0, members, weights, None)]
+        jobs = first if asked is None else [MemberSpec(j.pair, j.seed, None, n in asked) for n, j in enumerate(first)]
+        members = train_members(run, jobs, "generation 0, member")
+    story = [_told(run, 0, members, weights, None)]
     for place, number in enumerate(numbers):
-        selections = _selections(plan, members, weights, teachers[place], number, zero_shot and place == 0)
+        selections = _selections(run, members, weights, teachers[place], number, zero_shot and place == 0)
         asked = _needed(teachers, place + 1)
         jobs = [
-            Job(
+            MemberSpec(
                 job.pair,
                 job.seed,
                 Drawn(chosen.rows, chosen.labels),
@@ -71,12 +69,12 @@ def train_generations(
             )
             for n, (job, chosen) in enumerate(zip(first, selections, strict=True))
         ]
-        before, members = members, train_members(bench, jobs, f"generation {number}, member")
-        story.append(_told(plan, number, members, weights, before, selections))
+        before, members = members, train_members(run, jobs, f"generation {number}, member")
+        story.append(_told(run, number, members, weights, before, selections))
     return members, story
 
 
-def _teachers(plan: Plan, first: list[Job], numbers: list[int]) -> list[list[NDArray[np.int64]]]:
+def _teachers(plan: Plan, first: list[MemberSpec], numbers: list[int]) -> list[list[NDArray[np.int64]]]:
     """For each generation and member, its teachers in the generation before, chosen before anything is trained."""
     share = plan.recipe.ipet.teachers
 
@@ -95,7 +93,7 @@ def _needed(teachers: list[list[NDArray[np.int64]]], place: int) -> set[int] | N
 
 
 def _selections(
-    plan: Plan,
+    run: Run,
     members: list[dict[str, Any]],
     weights: list[float],
     teachers: list[NDArray[np.int64]],
@@ -103,12 +101,13 @@ def _selections(
     zero_shot: bool,
 ) -> list[Selection]:
     """What each member of a generation is to be trained on beside T."""
+    plan = run.plan
     assert plan.unlabeled is not None
     settings, labels = plan.recipe.ipet, plan.task.labels
     of_t = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
     wanted, capped = counts_to_draw(of_t, number, len(plan.unlabeled), settings)
     if capped:
-        plan.warn(
+        run.context.warn(
             f"The pile has {len(plan.unlabeled):,} rows, too few for generation {number}: its training sets are "
             "smaller, with the labels in the same ratio."
         )
@@ -124,7 +123,7 @@ def _selections(
     short = np.max([selection.topped_up for selection in chosen], axis=0)
     if short.any():
         lacking = ", ".join(f"{label} {count:,}" for label, count in zip(labels, short, strict=True) if count)
-        plan.warn(
+        run.context.warn(
             f"In generation {number} some labels had too few rows of their own and were topped up with the next best "
             f"(at most: {lacking})."
         )
@@ -132,7 +131,7 @@ def _selections(
 
 
 def _told(
-    plan: Plan,
+    run: Run,
     number: int,
     members: list[dict[str, Any]],
     weights: list[float],
@@ -140,6 +139,7 @@ def _told(
     selections: list[Selection] | None = None,
 ) -> dict[str, Any]:
     """A generation's numbers: accuracy, agreement with the one before, what was drawn, and how sure it was."""
+    plan = run.plan
     found: dict[str, Any] = {"generation": number, "members": len(members), "training_rows": len(plan.labeled)}
     found["jobs"] = [f"{member['folder'].parent.name}/{member['folder'].name}" for member in members]
     now = _on_pile(members, weights)
@@ -161,7 +161,7 @@ def _told(
         found["each"] = [{name: member[name] for name in in_short} for member in numbers["each"]]
     on_test = f", mean accuracy {100 * found['accuracy']:.1f}" if "accuracy" in found else ""
     agreeing = f", agrees with the one before on {100 * found['agreement']:.1f}%" if "agreement" in found else ""
-    plan.say(f"generation {number}: {found['training_rows']:,} training rows a member{on_test}{agreeing}")
+    run.context.log(f"generation {number}: {found['training_rows']:,} training rows a member{on_test}{agreeing}")
     return found
 
 

@@ -1,6 +1,6 @@
 """The ensemble's members: every pair times every seed (section 3.3, step 1), and the pairs before any training.
 
-In: a run's bench. Out: for each member its raw scores of the pile and the test rows. Scores are the artifact, not the
+In: a run's worker. Out: for each member its raw scores of the pile and the test rows. Scores are the artifact, not the
 model: a member's weights are dropped once it has scored, unless they are the result.
 """
 
@@ -24,31 +24,33 @@ from clozify.methods.score import score_rows
 from clozify.metrics import basic_metrics, detailed_metrics
 from clozify.models.lora import save_adapter
 from clozify.models.task_prompts import TaskPrompts
-from clozify.pipeline.sharded_scoring import Labelling, ShardWork, put_aside, shards_of
+from clozify.pipeline.run import Run
+from clozify.pipeline.sharded_scoring import Labelling, ShardJob, put_aside, shards_of
 from clozify.pipeline.token_cache import keep_few, keep_pile
 from clozify.prompts.encode import EncodedRows
 from clozify.prompts.tokenizer import RaggedTokens
-from clozify.runs.folder import hash_key
+from clozify.runs.jobs import Job, JobResult
+from clozify.runs.keys import hash_key, job_key, prompt_key
 from clozify.runs.plan import Plan
-from clozify.runs.worker import Work, WorkerContext
+from clozify.runs.worker import Worker
 from clozify.utils.npy import cast_scores, npy_writer
 
 
-def untrained(bench: WorkerContext) -> dict[str, Any]:
+def untrained(run: Run) -> dict[str, Any]:
     """Every pair's accuracy before any training: on T, for the weights; on the test rows, the paper's lines 1 and 2."""
-    plan, folder = bench.plan, bench.folder
+    plan, folder = run.plan, run.folder
     pairs = [[pair.pattern.text, pair.verbalizer.model_dump()] for pair in plan.task.pairs]
     truth = None if plan.test is None else hash_key(labels=plan.test.labels.tolist())
-    key = hash_key(step="untrained", pairs=pairs, truth=truth, **plan.shared_key)
+    key = job_key("untrained", pairs=pairs, truth=truth, **prompt_key(plan, run.context.device))
     place = folder.job("untrained", key) / "untrained.json"
     if not place.exists():
-        plan.say("scoring the labelled and test rows before training")
+        run.context.log("scoring the labelled and test rows before training")
         started = time.monotonic()
         found: dict[str, Any] = {}
         for name, rows in (("labeled", plan.labeled), ("test", plan.test)):
             if rows is None or len(rows) == 0:
                 continue
-            scores = _scored(bench, bench.questions, rows)
+            scores = _scored(run.worker, run.worker.prompts, rows)
             each = [
                 basic_metrics(rows.labels, of_pair.argmax(axis=-1), scores.shape[-1]).model_dump() for of_pair in scores
             ]
@@ -65,60 +67,60 @@ def untrained(bench: WorkerContext) -> dict[str, Any]:
     return result | {"job": key}
 
 
-def _scored(bench: WorkerContext, questions: TaskPrompts, rows: Rows) -> NDArray[np.float32]:
-    parts = [part for _, part in score_rows(bench.model, questions, rows, bench.plan.recipe.max_seq_length)]
+def _scored(worker: Worker, questions: TaskPrompts, rows: Rows) -> NDArray[np.float32]:
+    parts = [part for _, part in score_rows(worker.model, questions, rows, worker.plan.recipe.max_seq_length)]
     return np.concatenate(parts, axis=1)
 
 
-def _write_scores(bench: WorkerContext, question: TaskPrompts, folder: Path, pile: bool) -> None:
+def _write_scores(worker: Worker, question: TaskPrompts, folder: Path, pile: bool) -> None:
     """A pair's scores of the pile (unless nobody asks for them) and of the test rows, a stretch at a time."""
-    plan, labels = bench.plan, len(bench.plan.task.labels)
+    plan, labels = worker.plan, len(worker.plan.task.labels)
     if pile:
         assert plan.unlabeled is not None
-        keep_pile(bench)
+        keep_pile(worker)
         kind = plan.recipe.scores_dtype
         with npy_writer(folder / "pile.npy", kind, labels) as append:
-            for _, part in score_rows(bench.model, question, plan.unlabeled, plan.recipe.max_seq_length):
+            for _, part in score_rows(worker.model, question, plan.unlabeled, plan.recipe.max_seq_length):
                 append(cast_scores(part[0], kind))
     if plan.test is not None:
-        keep_few(bench, plan.test)
-        np.save(folder / "test.npy", _scored(bench, question, plan.test)[0])
+        keep_few(worker, plan.test)
+        np.save(folder / "test.npy", _scored(worker, question, plan.test)[0])
 
 
-def untrained_on_pile(bench: WorkerContext) -> list[dict[str, Any]]:
+def untrained_on_pile(run: Run) -> list[dict[str, Any]]:
     """The pairs themselves as members, M^0 of zero-shot iPET: each scores the pile once, whatever the seeds."""
-    plan, folder = bench.plan, bench.folder
+    plan, folder = run.plan, run.folder
     assert plan.unlabeled is not None
     members: list[dict[str, Any]] = []
-    works: list[UntrainedWork] = []
+    works: list[UntrainedJob] = []
     for place, pair in enumerate(plan.task.pairs):
         words = pair.verbalizer.words
-        key = hash_key(step="untrained pile", pattern=pair.pattern.text, words=words, **_scores_key(plan))
+        key = job_key("untrained pile", pattern=pair.pattern.text, words=words, **_scores_key(run))
         members.append({"pair": place, "seed": None, "folder": folder.job("untrained", key)})
         name = f"untrained {place + 1}/{len(plan.task.pairs)}  {pair.name}"
         if (folder.job("untrained", key) / "pile.npy").exists():
-            plan.say(f"{name}  already there")
+            run.context.log(f"{name}  already there")
         else:
-            works.append(UntrainedWork(name, key, place))
-    bench.carry_out(works, "the untrained pairs")
+            works.append(UntrainedJob(name, key, place))
+    run.run_jobs(works, "the untrained pairs")
     return members
 
 
 @dataclass(frozen=True)
-class UntrainedWork:
+class UntrainedJob:
     """The work of scoring the pile with a pair before any training."""
 
     name: str
     key: str
     pair: int
 
-    def do(self, bench: WorkerContext) -> str:
+    def run(self, worker: Worker) -> JobResult:
         """Score the pile and the test rows; returns what to say of it."""
         started = time.monotonic()
-        bench.restored(0)
-        with bench.folder.writing("untrained", self.key) as beside:
-            _write_scores(bench, bench.questions.for_pair(self.pair), beside, pile=True)
-        return f"scored the pile in {time.monotonic() - started:,.0f} s"
+        worker.pretrained_model(0)
+        with worker.folder.writing("untrained", self.key) as beside:
+            _write_scores(worker, worker.prompts.for_pair(self.pair), beside, pile=True)
+        return JobResult(f"scored the pile in {time.monotonic() - started:,.0f} s")
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Job:
+class MemberSpec:
     """A member to be: a pair, a seed, and a training set, which is T and what was drawn for it."""
 
     pair: int  # its place in `task.pairs`
@@ -145,40 +147,40 @@ class Job:
     keep: bool = False  # its weights, where they are the result
 
 
-def first_jobs(plan: Plan, score_pile: bool = True, keep: bool = False) -> list[Job]:
+def first_jobs(plan: Plan, score_pile: bool = True, keep: bool = False) -> list[MemberSpec]:
     """Every pair times every seed, on T alone."""
     seeds = plan.seeds(len(plan.task.pairs))
-    return [Job(pair, seed, None, score_pile, keep) for pair, of_pair in enumerate(seeds) for seed in of_pair]
+    return [MemberSpec(pair, seed, None, score_pile, keep) for pair, of_pair in enumerate(seeds) for seed in of_pair]
 
 
-def train_members(bench: WorkerContext, jobs: Sequence[Job], what: str = "member") -> list[dict[str, Any]]:
+def train_members(run: Run, specs: Sequence[MemberSpec], what: str = "member") -> list[dict[str, Any]]:
     """Each job fine-tuned from the pretrained weights, its scores of the pile and the test rows kept."""
-    plan, folder = bench.plan, bench.folder
+    plan, folder = run.plan, run.folder
     members: list[dict[str, Any]] = []
-    works: list[MemberWork] = []
-    split = bool(shards_of(bench))
-    for number, job in enumerate(jobs, start=1):
-        key = _key(plan, job)
+    works: list[MemberJob] = []
+    split = bool(shards_of(run))
+    for number, job in enumerate(specs, start=1):
+        key = _key(run, job)
         scored = replace(job, score_pile=True)
         for more in (scored, replace(job, keep=True), replace(scored, keep=True)):  # one that did more will do
-            other = _key(plan, more)
+            other = _key(run, more)
             key = other if (folder.job("members", other) / "member.json").exists() else key
         members.append({"pair": job.pair, "seed": job.seed, "folder": folder.job("members", key)})
-        name = f"{what} {number}/{len(jobs)}  {plan.task.pairs[job.pair].name}  seed {job.seed}"
+        name = f"{what} {number}/{len(specs)}  {plan.task.pairs[job.pair].name}  seed {job.seed}"
         if (folder.job("members", key) / "member.json").exists():
-            plan.say(f"{name}  already there")
+            run.context.log(f"{name}  already there")
         else:
-            works.append(MemberWork(name, key, job, split and job.score_pile and not job.keep))
-    labelling = Labelling(bench)
+            works.append(MemberJob(name, key, job, split and job.score_pile and not job.keep))
+    labelling = Labelling(run)
 
-    def then(done: Work) -> list[Work]:
-        if isinstance(done, ShardWork):
+    def then(done: Job, _: JobResult) -> list[Job]:
+        if isinstance(done, ShardJob):
             labelling.end(done)
-        elif isinstance(done, MemberWork) and done.split:
+        elif isinstance(done, MemberJob) and done.split:
             return labelling.begin(done.name, done.key, done.job.pair, done.job.seed)
         return []
 
-    bench.carry_out(works, "members" if what == "member" else what.split(", ")[0], then)
+    run.run_jobs(works, "members" if what == "member" else what.split(", ")[0], then)
     return members
 
 
@@ -186,16 +188,16 @@ def _section(plan: Plan) -> Training:
     return plan.recipe.of_member(plan.with_lm)
 
 
-def _scores_key(plan: Plan) -> dict[str, Any]:
+def _scores_key(run: Run) -> dict[str, Any]:
     """What every job that scores the pile depends on; scores are of float32 unless others are asked for."""
-    kind = plan.recipe.scores_dtype
-    return plan.shared_key | ({} if kind == "float32" else {"scores_dtype": kind})
+    return prompt_key(run.plan, run.context.device) | {"scores_dtype": run.plan.recipe.scores_dtype}
 
 
-def _key(plan: Plan, job: Job) -> str:
+def _key(run: Run, job: MemberSpec) -> str:
+    plan = run.plan
     pair = plan.task.pairs[job.pair]
-    return hash_key(
-        step="finetune",
+    return job_key(
+        "finetune",
         pattern=pair.pattern.text,
         words=pair.verbalizer.words,
         seed=job.seed,
@@ -207,34 +209,34 @@ def _key(plan: Plan, job: Job) -> str:
         score_pile=job.score_pile,
         keep=job.keep,
         **({} if plan.recipe.adapter.method == "none" else {"adapter": plan.recipe.adapter.model_dump(mode="json")}),
-        **_scores_key(plan),
+        **_scores_key(run),
     )
 
 
 @dataclass(frozen=True)
-class MemberWork:
+class MemberJob:
     """The work of training one member and writing what it scored; where this is split, of the test rows alone."""
 
     name: str
     key: str
-    job: Job
+    job: MemberSpec
     split: bool = False
 
-    def do(self, bench: WorkerContext) -> str:
+    def run(self, worker: Worker) -> JobResult:
         """Train it from the pretrained weights; returns what to say of it."""
-        if self.split and (bench.folder.job("trained", self.key) / "member.json").exists():
-            return "already trained"
-        return _train_member(bench, self)
+        if self.split and (worker.folder.job("trained", self.key) / "member.json").exists():
+            return JobResult("already trained")
+        return _train_member(worker, self)
 
 
-def _train_member(bench: WorkerContext, work: MemberWork) -> str:
+def _train_member(worker: Worker, work: MemberJob) -> JobResult:
     job, started = work.job, time.monotonic()
-    plan, questions, model = bench.plan, bench.questions, bench.restored(job.seed)
-    question = questions.for_pair(job.pair)
+    plan, prompts, model = worker.plan, worker.prompts, worker.pretrained_model(job.seed)
+    question = prompts.for_pair(job.pair)
     template = question.patterns[0].template
     length = min(plan.recipe.max_seq_length, model.max_length)
-    columns, labels = questions.keep(model, plan.labeled), plan.labeled.labels
-    pile = keep_pile(bench) if plan.unlabeled is not None else None
+    columns, labels = prompts.keep(model, plan.labeled), plan.labeled.labels
+    pile = keep_pile(worker) if plan.unlabeled is not None else None
     if job.drawn is not None:
         assert pile is not None
         columns = {
@@ -244,11 +246,11 @@ def _train_member(bench: WorkerContext, work: MemberWork) -> str:
 
     def on_dev() -> NDArray[np.float32]:
         assert plan.dev is not None
-        keep_few(bench, plan.dev)
-        return _scored(bench, question, plan.dev)[0]  # type: ignore[no-any-return]
+        keep_few(worker, plan.dev)
+        return _scored(worker, question, plan.dev)[0]  # type: ignore[no-any-return]
 
     steps = _section(plan).steps(len(labels))
-    with plan.watching(work.name, steps, on_dev) as (watch, looks):
+    with worker.monitor(work.name, steps, on_dev) as (watch, looks):
         course = finetune(
             model,
             question.patterns[0].words[0],
@@ -257,14 +259,14 @@ def _train_member(bench: WorkerContext, work: MemberWork) -> str:
             EncodedRows(template, pile, length) if plan.with_lm and pile is not None else None,
             plan.recipe,
             job.seed,
-            plan.accelerator,
+            worker.context.accelerator,
             watch,
         )
     trained = time.monotonic() - started
     if work.split:
-        put_aside(bench, work.key)
-    with bench.folder.writing("trained" if work.split else "members", work.key) as beside:
-        _write_scores(bench, question, beside, job.score_pile and plan.unlabeled is not None and not work.split)
+        put_aside(worker, work.key)
+    with worker.folder.writing("trained" if work.split else "members", work.key) as beside:
+        _write_scores(worker, question, beside, job.score_pile and plan.unlabeled is not None and not work.split)
         if job.keep and model.has_adapter:
             save_adapter(model.model, beside / "model", plan.base)
         elif job.keep:
@@ -283,7 +285,7 @@ def _train_member(bench: WorkerContext, work: MemberWork) -> str:
     loss = course[-1] if course else float("nan")
     on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
     speed = steps / max(trained, 1e-9)
-    return f"loss {loss:.4f}{on_dev_rows}  {speed:.1f} steps/s  {description['seconds']:,.0f} s with scoring"
+    return JobResult(f"loss {loss:.4f}{on_dev_rows}  {speed:.1f} steps/s  {description['seconds']:,.0f} s with scoring")
 
 
 def member_metrics(plan: Plan, members: list[dict[str, Any]], truth: NDArray[np.int16]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from clozify.methods.pretrain import pretrain as train
 from clozify.models.cloze import BUILTIN, ClozeModel, load_model
 from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.runs.folder import RunFolder
-from clozify.runs.plan import Plan
+from clozify.runs.keys import model_key
 from clozify.runs.tracking import flatten
 
 RECORD = "pretrain.json"  # it comes last: with it the folder is whole
@@ -63,7 +63,7 @@ def pretrain(
     place = Path(output)
     inputs = {
         "data": _known(rows),
-        "model": Plan.model_key(str(model)),
+        "model": model_key(str(model)),
         "pretrain": how.pretrain.model_dump(),
         "seed": how.seed,
         "attention_dropout": how.attention_dropout,

@@ -16,6 +16,7 @@ from clozify.methods.mixtext import mixtext
 from clozify.methods.uda import uda
 from clozify.models.classifier import Classifier
 from clozify.pipeline.augmentation import Augmented
+from clozify.runs.context import RunContext
 from clozify.runs.plan import Plan
 from clozify.training.loop import Monitor
 
@@ -35,7 +36,9 @@ class SemiSupervised:
         """What a training depends on beside what every classifier does."""
         return {"augmented": self.augmented.key}
 
-    def fit(self, plan: Plan, classifier: Classifier, rng: np.random.Generator, watch: Monitor) -> list[float]:
+    def fit(
+        self, plan: Plan, context: RunContext, classifier: Classifier, rng: np.random.Generator, watch: Monitor
+    ) -> list[float]:
         """Train the classifier; the course of its loss."""
         given = (
             classifier,
@@ -44,7 +47,7 @@ class SemiSupervised:
             classifier.encode(self.augmented.pile),
             [classifier.encode(version) for version in self.augmented.versions],
         )
-        rest = (plan.recipe.balance, rng, plan.accelerator, watch)
+        rest = (plan.recipe.balance, rng, context.accelerator, watch)
         if isinstance(self.settings, Uda):
             return uda(*given, self.settings, *rest)
         return mixtext(*given, self.settings, *rest)

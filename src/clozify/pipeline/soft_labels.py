@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
 from clozify.methods.ensemble import Ensemble, soft_labels
-from clozify.runs.folder import RunFolder, hash_key
-from clozify.runs.worker import WorkerContext
+from clozify.pipeline.run import Run
+from clozify.runs.folder import RunFolder
+from clozify.runs.keys import job_key
 from clozify.utils.atomic import atomic_write
 from clozify.utils.npy import npy_writer, open_npy
 
@@ -36,15 +37,15 @@ class SoftLabels:
         return open_npy(folder.job("soft", self.key) / "soft.npy")
 
 
-def write_soft_labels(bench: WorkerContext, members: Sequence[dict[str, Any]], weights: Sequence[float]) -> SoftLabels:
+def write_soft_labels(run: Run, members: Sequence[dict[str, Any]], weights: Sequence[float]) -> SoftLabels:
     """Combine the members' scores of the pile; every row's soft label is joined to its id."""
     import pyarrow.parquet as pq
 
-    plan, folder = bench.plan, bench.folder
+    plan, folder = run.plan, run.folder
     assert plan.unlabeled is not None
     temperature = plan.recipe.distill.temperature
     names = [member["folder"].name for member in members]
-    key = hash_key(step="soft labels", members=names, weights=list(weights), temperature=temperature)
+    key = job_key("soft labels", members=names, weights=list(weights), temperature=temperature)
     scores = Ensemble([open_npy(member["folder"] / "pile.npy") for member in members], weights)
     digest, labels = hashlib.sha256(), plan.task.labels
     writer = None

@@ -1,6 +1,6 @@
 """The pile in tokens: in memory where it is small, in the run's folder where it is not.
 
-In: a run's bench, a tokenizer and the columns that are read. Out: every row's ids, tokenised once for all members, or
+In: a worker, a tokenizer and the columns that are read. Out: every row's ids, tokenised once for all members, or
 for all classifiers. The files of a large pile are written a stretch at a time and mapped by every process that works
 on the run. They are a cache: a run that was stopped finds them again, and one that is done drops them.
 """
@@ -16,8 +16,9 @@ from filelock import FileLock
 from clozify.data.rows import Rows
 from clozify.prompts.encode import FieldInContext
 from clozify.prompts.tokenizer import PromptTokenizer, RaggedTokens
-from clozify.runs.folder import CACHE_KINDS, RunFolder, hash_key
-from clozify.runs.worker import WorkerContext
+from clozify.runs.folder import CACHE_KINDS, RunFolder
+from clozify.runs.keys import job_key, model_key
+from clozify.runs.worker import Worker
 from clozify.utils.npy import npy_writer, open_npy
 
 IN_MEMORY = 100_000  # rows; the tokens of more are on the disk
@@ -28,38 +29,38 @@ def is_small(rows: Rows) -> bool:
     return len(rows) <= IN_MEMORY
 
 
-def keep_pile(bench: WorkerContext) -> dict[FieldInContext, RaggedTokens]:
-    """The pile as the task's patterns read it, for as long as the bench's questions are asked."""
-    plan, questions, model = bench.plan, bench.questions, bench.model
+def keep_pile(worker: Worker) -> dict[FieldInContext, RaggedTokens]:
+    """The pile as the task's patterns read it, for as long as the worker's prompts are asked."""
+    plan, prompts, model = worker.plan, worker.prompts, worker.model
     assert plan.unlabeled is not None
     if is_small(plan.unlabeled):
-        return questions.keep(model, plan.unlabeled)
-    if (known := questions.kept(plan.unlabeled)) is not None:
+        return prompts.keep(model, plan.unlabeled)
+    if (known := prompts.kept(plan.unlabeled)) is not None:
         return known
-    found = pile_tokens(bench, model.tokenizer, plan.model, questions.fields)
-    return questions.hold(plan.unlabeled, found)
+    found = pile_tokens(worker, model.tokenizer, plan.model, prompts.fields)
+    return prompts.hold(plan.unlabeled, found)
 
 
-def keep_few(bench: WorkerContext, rows: Rows) -> None:
+def keep_few(worker: Worker, rows: Rows) -> None:
     """Tokenise other rows once too, unless there are many: these are tokenised whenever they are scored."""
     if is_small(rows):
-        bench.questions.keep(bench.model, rows)
+        worker.prompts.keep(worker.model, rows)
 
 
 def pile_tokens(
-    bench: WorkerContext, tokenizer: PromptTokenizer, model: str, columns: Sequence[FieldInContext]
+    worker: Worker, tokenizer: PromptTokenizer, model: str, columns: Sequence[FieldInContext]
 ) -> dict[FieldInContext, RaggedTokens]:
     """The pile's ids in each column, mapped from the run's folder, where whoever comes first writes them."""
-    return {column: _on_disk(bench, tokenizer, model, column) for column in dict.fromkeys(columns)}
+    return {column: _on_disk(worker, tokenizer, model, column) for column in dict.fromkeys(columns)}
 
 
-def _on_disk(bench: WorkerContext, tokenizer: PromptTokenizer, model: str, column: FieldInContext) -> RaggedTokens:
-    plan, folder = bench.plan, bench.folder
+def _on_disk(worker: Worker, tokenizer: PromptTokenizer, model: str, column: FieldInContext) -> RaggedTokens:
+    plan, folder = worker.plan, worker.folder
     assert plan.unlabeled is not None
-    key = hash_key(
-        step="tokens",
+    key = job_key(
+        "tokens",
         texts=plan.unlabeled.digest,
-        tokenizer=plan.model_key(model),
+        tokenizer=model_key(model),
         column=[column.slot.field, column.slot.filter, column.context],
     )
     place = folder.job("tokens", key)

@@ -33,16 +33,18 @@ from clozify.pipeline.concurrency import fit_models_per_device
 from clozify.pipeline.final_classifier import train_classifiers
 from clozify.pipeline.generations import train_generations
 from clozify.pipeline.members import first_jobs, member_metrics, train_members, untrained
+from clozify.pipeline.run import Run
 from clozify.pipeline.semi_supervised import compare
 from clozify.pipeline.semi_supervised_training import METHODS as SEMI_SUPERVISED
 from clozify.pipeline.soft_labels import write_soft_labels
 from clozify.pipeline.token_cache import drop_caches
 from clozify.report.write import write_run_report
-from clozify.runs.folder import hash_key
+from clozify.runs.context import RunContext, no_log
+from clozify.runs.keys import data_key, hash_key
 from clozify.runs.plan import Plan, no_rows, with_labels
 from clozify.runs.stored_folder import open_run
 from clozify.runs.tracking import check_trackers
-from clozify.runs.worker import WorkerContext
+from clozify.runs.worker import Worker
 
 METHODS = ("pet", "ipet", "supervised", *SEMI_SUPERVISED)
 
@@ -61,8 +63,6 @@ def prepare(
     settings: Sequence[str] = (),
     column_mapping: Mapping[str, str] | None = None,
     allow_overlap: bool = False,
-    trackers: Sequence[str] = (),
-    say: Callable[[str], None] = lambda line: None,
     device: str | None = None,
     augmented: str | Path | Rows | None = None,
 ) -> Plan:
@@ -72,7 +72,6 @@ def prepare(
     if method not in METHODS:
         raise DataError(f"There is no method '{method}'; there is {quoted(METHODS)}.")
 
-    check_trackers(trackers)
     check_adapter(how.adapter)
     if how.backslashes_to_spaces:
         loaded = loaded.changed(line_breaks=[*loaded.line_breaks, "\\"])
@@ -125,11 +124,8 @@ def prepare(
         pile,
         tests,
         devs,
-        where,
-        say,
-        trackers,
-        warnings=warnings,
-        paraphrases=None if augmented is None else read_paraphrases(augmented, loaded, column_mapping),
+        None if augmented is None else read_paraphrases(augmented, loaded, column_mapping),
+        tuple(warnings),
     )
 
 
@@ -155,6 +151,8 @@ def train(
     at_once: str | int | None = None,
     executor: str = "local",
     address: str | None = None,
+    trackers: Sequence[str] = (),
+    log: Callable[[str], None] = no_log,
     **more: Any,
 ) -> dict[str, Any]:
     """Train a classifier and return the run's metrics, as `metrics.json` has them.
@@ -177,43 +175,42 @@ def train(
     - `model`: a folder, a hub name or `builtin`, the default; `student`: another model for the final classifier.
     - `recipe`: `paper` (the default), `quick`, `original-code`, a file or a `Recipe`; `settings`: changes to it, as in
       `["distill.max_steps=500"]`.
-    - `column_of`: what the data calls a field, as in `{"text": "body"}`.
+    - `column_mapping`: what the data calls a field, as in `{"text": "body"}`.
     - `augmented`: paraphrases of the pile, for UDA and MixText.
     - `allow_overlap`: keep labelled and test rows in the pile.
-    - `trackers`: names that Accelerate knows; `say`: a function that is told a line now and then.
+    - `trackers`: names that Accelerate knows; `log`: called with every message.
     """
     if is_follower():
         follow(devices)
         return {}
     number = parse_at_once(at_once)
+    check_trackers(trackers)
     device, where = choose_executor(executor, address, devices, number or 1)
     plan = prepare(task, labeled, device=device, **more)
-    with open_run(output) as folder, (folder.path / "log.txt").open("a", encoding="utf-8") as log:
-        plan.output = folder.path
-        tell = plan.say
+    with open_run(output) as folder, (folder.path / "log.txt").open("a", encoding="utf-8") as log_file:
 
-        def say(line: str) -> None:
-            log.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")
-            log.flush()
-            tell(line)
+        def log_to_file(line: str) -> None:
+            log_file.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")
+            log_file.flush()
+            log(line)
 
-        plan.say = say
+        worker = Worker(plan, folder, RunContext(device, log_to_file, trackers, folder.path))
         if number is None:
-            with single_worker_executor(executor, address, devices) as worker:
-                number, why = fit_models_per_device(WorkerContext(plan, folder, worker))
-            plan.say(why)
+            with single_worker_executor(executor, address, devices) as trial:
+                number, why = fit_models_per_device(worker, trial)
+            log_to_file(why)
             _, where = choose_executor(executor, address, devices, number)
-        with where as workers:
-            return _run(WorkerContext(plan, folder, workers))
+        with where as running:
+            return _run(Run(worker, running))
 
 
-def _run(bench: WorkerContext) -> dict[str, Any]:
-    plan, folder = bench.plan, bench.folder
+def _run(run: Run) -> dict[str, Any]:
+    plan, folder, context = run.plan, run.folder, run.context
     began = time.monotonic()
-    if not (folder.path / "metrics.json").exists():  # else there may be little to do
-        pairs = len(plan.task.pairs) if plan.method in ("pet", "ipet") else 1
-        bench.executor.begin(bench, pairs * plan.recipe.repetitions)
-    data = plan.data_key
+    pairs = len(plan.task.pairs) if plan.method in ("pet", "ipet") else 1
+    finished = (folder.path / "metrics.json").exists()  # then there may be little to do
+    run.executor.start(run.worker, 0 if finished else pairs * plan.recipe.repetitions)
+    data = data_key(plan)
     described = {
         "clozify": __version__,
         "torch": torch.__version__,
@@ -228,44 +225,47 @@ def _run(bench: WorkerContext) -> dict[str, Any]:
         },
     }
     folder.write_json("run.json", described)
-    plan.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
+    context.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:
-        plan.say(f"note: {warning}")
+        context.log(f"note: {warning}")
     if plan.method in ("supervised", *SEMI_SUPERVISED):
-        work = compare(bench) if plan.method != "supervised" else train_classifiers(bench, None)
+        work = compare(run) if plan.method != "supervised" else train_classifiers(run, None)
         metrics: dict[str, Any] = {plan.method: work}
         folder.remove("ensemble.json", "labels.parquet")  # what an earlier run left here is not this run's
     else:
-        metrics = _pet(bench)
+        metrics = _pet(run)
     metrics |= {"method": plan.method, "task": plan.task.name, "model": plan.model, "recipe": plan.recipe.name}
-    metrics |= {"rows": {name: known["rows"] for name, known in data.items()}, "warnings": plan.warnings}
+    metrics |= {
+        "rows": {name: known["rows"] for name, known in data.items()},
+        "warnings": [*plan.warnings, *context.warnings],
+    }
     metrics["run"] = hash_key(**described)  # what these numbers are of
     folder.write_json("metrics.json", metrics)
     drop_caches(folder)
-    plan.tracking.finish(metrics)
+    context.tracking.finish(metrics)
     rows = {name: getattr(plan, name) for name in ("labeled", "unlabeled", "test", "dev")}
-    write_run_report(folder.path, rows, plan.say)
-    plan.say(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.address}")
+    write_run_report(folder.path, rows, context.log)
+    context.log(f"done in {time.monotonic() - began:,.0f} s; the run is in {folder.address}")
     return metrics
 
 
-def _pet(bench: WorkerContext) -> dict[str, Any]:
+def _pet(run: Run) -> dict[str, Any]:
     """Sections 3.1 to 3.4: members of one generation or several, their weights, soft labels, the classifier."""
-    plan, folder = bench.plan, bench.folder
-    for warning in bench.questions.warnings:
-        plan.warn(warning)
-    before = untrained(bench)
+    plan, folder = run.plan, run.folder
+    for warning in run.worker.prompts.warnings:
+        run.context.warn(warning)
+    before = untrained(run)
     of_pairs = before.get("accuracy_on_labeled", [1.0] * len(plan.task.pairs))
     if plan.recipe.weighting == "uniform":
         of_pairs = [1.0] * len(of_pairs)
     elif not any(of_pairs):
-        plan.warn("Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same.")
+        run.context.warn("Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same.")
     metrics: dict[str, Any] = {"untrained": {name: before[name] for name in before if name not in ("test", "seconds")}}
     keep = plan.unlabeled is None or not plan.recipe.distillation
     if plan.method == "ipet":
-        members, metrics["generations"] = train_generations(bench, of_pairs, keep)
+        members, metrics["generations"] = train_generations(run, of_pairs, keep)
     else:
-        members = train_members(bench, first_jobs(plan, keep=keep))
+        members = train_members(run, first_jobs(plan, keep=keep))
     weights = [of_pairs[member["pair"]] for member in members]
     if plan.test is not None:
         truth = plan.test.labels
@@ -286,9 +286,9 @@ def _pet(bench: WorkerContext) -> dict[str, Any]:
         },
     )  # fmt: skip
     if plan.unlabeled is not None:
-        targets = write_soft_labels(bench, members, weights)
+        targets = write_soft_labels(run, members, weights)
     if plan.unlabeled is not None and plan.recipe.distillation:
-        metrics["classifier"] = train_classifiers(bench, targets)
+        metrics["classifier"] = train_classifiers(run, targets)
     else:  # what an earlier run left here is not this run's result
         folder.remove("classifier", *(["labels.parquet"] if plan.unlabeled is None else []))
     return metrics

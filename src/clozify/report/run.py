@@ -16,7 +16,7 @@ from clozify.config.recipe import Recipe
 from clozify.config.task import Task
 from clozify.errors import RunError
 from clozify.metrics import Evaluation
-from clozify.runs.folder import hash_key
+from clozify.runs.keys import hash_key
 from clozify.runs.metrics import ClassifierMetrics, Metrics
 
 METHOD_NAMES = {"pet": "PET", "ipet": "iPET", "supervised": "supervised training", "uda": "UDA", "mixtext": "MixText"}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from clozify.config.recipe import Recipe
 from clozify.config.sections import Training
@@ -17,6 +18,7 @@ from clozify.errors import DataError
 from clozify.methods.ipet import count_generations
 from clozify.reproduce.datasets import TaskData
 from clozify.reproduce.experiments import Experiment, ExperimentRunner
+from clozify.runs.context import RunContext
 from clozify.runs.plan import Plan
 
 TIMING_ROWS = 256
@@ -145,7 +147,10 @@ class _Estimate:
         if key not in self._timings:
             plan = self._timing_plan(experiment, data, recipe)
             assert plan.unlabeled is not None
-            self._timings[key] = member_seconds(plan) if job == "member" else classifier_seconds(plan, plan.unlabeled)
+            context = RunContext("cuda" if torch.cuda.is_available() else "cpu")
+            self._timings[key] = (
+                member_seconds(plan, context) if job == "member" else classifier_seconds(plan, context, plan.unlabeled)
+            )
         return self._timings[key]
 
     def _timing_plan(self, experiment: Experiment, data: TaskData, recipe: Recipe) -> Plan:

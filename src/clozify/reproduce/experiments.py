@@ -24,9 +24,8 @@ from clozify.errors import DataError, ModelError
 from clozify.reproduce.data_locations import TITLES, XSTANCE_LANGUAGES
 from clozify.reproduce.datasets import Examples, PaperData, TaskData
 from clozify.reproduce.scores import Measures, RunScores, mean_and_std
-from clozify.runs.folder import hash_key
+from clozify.runs.keys import hash_key, model_key
 from clozify.runs.metrics import Metrics
-from clozify.runs.plan import Plan
 from clozify.utils.atomic import atomic_write_text
 
 TRAINED = ("supervised", "pet", "ipet", "uda", "mixtext")
@@ -108,7 +107,7 @@ class ExperimentRunner:
     def __post_init__(self) -> None:
         self._base_recipe = load_recipe(self.recipe)
         load_recipe(self._base_recipe, self.settings)  # report a wrong setting before anything runs
-        self._model_key = Plan.model_key(self.model)
+        self._model_key = model_key(self.model)
 
     def experiment_recipe(self, experiment: Experiment) -> Recipe:
         """The recipe with three epochs for x-stance, the user's settings, then the experiment's."""
@@ -194,7 +193,7 @@ class ExperimentRunner:
                 method=experiment.method,
                 recipe=self.experiment_recipe(experiment),
                 allow_overlap=labeled is unlabeled,  # D = T
-                say=self.log,
+                log=self.log,
             )
         )
         scores = RunScores(folder, data.test, data.test_slices())

@@ -8,13 +8,12 @@ counts half a job. Arrays are `.npy`, weights safetensors, the rest JSON; nothin
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +23,6 @@ from clozify.errors import RunError
 from clozify.utils.atomic import SUFFIX, atomic_folder, atomic_write_text, remove_leftovers
 
 CACHE_KINDS = ("tokens", "soft", "weights", "trained", "shards")  # not needed once a run is finished
-
-
-def hash_key(**inputs: Any) -> str:
-    """A short name for everything that goes into a job."""
-    text = json.dumps(inputs, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def fingerprint(path: Path) -> str:
-    """A hash of a model folder's files, their names and all that is in them."""
-    files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix in (".json", ".safetensors"))
-    return hash_key(files={file.name: _content(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files})
-
-
-@cache
-def _content(file: Path, _: int, __: int) -> str:
-    """A hash of a file, read once for a size and a time of its last change."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 class RunFolder:

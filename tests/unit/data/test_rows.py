@@ -284,7 +284,7 @@ def test_a_row_that_is_not_there_cannot_be_selected(tmp_path, stars):
 def test_the_hash_of_all_texts_is_that_of_their_fingerprints_whatever_the_stretches(tmp_path, stars, monkeypatch):
     """Another hash would train every member of every existing run again."""
     from clozify.data import rows as data
-    from clozify.runs.folder import hash_key
+    from clozify.runs.keys import hash_key
 
     rows = many(tmp_path, stars)
     expected = hash_key(texts=rows.fingerprints().tolist())

@@ -19,7 +19,7 @@ from clozify.report.format import duration
 from clozify.report.page import report_page
 from clozify.report.run import RunRecord
 from clozify.report.write import write_comparison, write_report
-from clozify.runs.folder import hash_key
+from clozify.runs.keys import hash_key
 
 STYLE = (Path(report.__file__).parent / "templates" / "style.css").read_text()
 

@@ -1,0 +1,54 @@
+"""A run in progress: what the steps of the pipeline take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from clozify.executors.base import Executor
+from clozify.runs.context import RunContext
+from clozify.runs.folder import RunFolder
+from clozify.runs.jobs import Job, JobResult
+from clozify.runs.plan import Plan
+from clozify.runs.worker import Worker
+
+
+@dataclass(frozen=True)
+class Run:
+    """The state of a run in its main process, and the executor of its jobs, which was started."""
+
+    worker: Worker
+    executor: Executor
+
+    @property
+    def plan(self) -> Plan:
+        """What the run works on."""
+        return self.worker.plan
+
+    @property
+    def folder(self) -> RunFolder:
+        """Where its results are kept."""
+        return self.worker.folder
+
+    @property
+    def context(self) -> RunContext:
+        """Its device, log, trackers and warnings."""
+        return self.worker.context
+
+    def run_jobs(
+        self,
+        jobs: Sequence[Job],
+        description: str,
+        on_done: Callable[[Job, JobResult], Sequence[Job]] = lambda job, result: (),
+    ) -> None:
+        """Run jobs, and those that `on_done` returns for each of them; logs every summary and the time left."""
+        started, submitted = time.monotonic(), len(jobs)
+        for job in jobs:
+            self.executor.submit(job)
+        for completed, (job, result) in enumerate(self.executor.as_completed(), start=1):
+            for following in on_done(job, result):
+                self.executor.submit(following)
+                submitted += 1
+            left = (submitted - completed) * (time.monotonic() - started) / completed
+            self.context.log(f"{job.name}  {result.summary}  about {left / 60:,.0f} min left for {description}")

@@ -1,0 +1,61 @@
+"""The surroundings of a run in one process: its device, its log, its trackers and its warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clozify.runs.tracking import Tracking
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def no_log(message: str) -> None:
+    """Discards a log message."""
+
+
+class RunContext:
+    """The device, log, trackers and warnings of a run; every process that works on the run has its own.
+
+    - `device`: `cpu` or `cuda`.
+    - `log`: called with every message.
+    - `trackers`: names of Accelerate's trackers, which write to `trackers/` of the run's `folder`.
+    - `tracking`: another receiver of losses, in processes without trackers.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        log: Callable[[str], None] = no_log,
+        trackers: Sequence[str] = (),
+        folder: Path | None = None,
+        tracking: Tracking | None = None,
+    ) -> None:
+        self.device, self.log, self.trackers = device, log, tuple(trackers)
+        self.warnings: list[str] = []
+        self._folder, self._tracking = folder, tracking
+
+    def warn(self, text: str) -> None:
+        """Log a warning and keep it for the run's metrics."""
+        self.warnings.append(text)
+        self.log(f"note: {text}")
+
+    @cached_property
+    def accelerator(self) -> Accelerator:
+        """Accelerate's view of the device: bf16 on a GPU with float32 master weights, float32 on a CPU."""
+        from accelerate import Accelerator
+
+        return Accelerator(
+            cpu=self.device == "cpu",
+            mixed_precision="bf16" if self.device == "cuda" else "no",
+            log_with=list(self.trackers) if self.trackers and self._folder is not None else None,
+            project_dir=None if self._folder is None else str(self._folder / "trackers"),
+        )
+
+    @cached_property
+    def tracking(self) -> Tracking:
+        """The receiver of losses and metrics."""
+        return self._tracking or Tracking(self.accelerator)

@@ -53,7 +53,7 @@ def test_enough_labelled_rows_make_ipet_pet(run):
     metrics = run(method="ipet", settings=[*SETTINGS, "ipet.enough=10"], log=lines.append)
     assert len(metrics["generations"]) == 1
     again = []
-    run(method="pet", say=again.append)
+    run(method="pet", log=again.append)
     assert sum("already there" in line for line in again) == 6  # members and classifiers
 
 

@@ -1,7 +1,6 @@
-"""scikit-learn's way in: `PetClassifier`, with `fit`, `predict`, `predict_proba`, `score`, `save` and `load`.
+"""`PetClassifier`: training by PET (sections 3.1 to 3.4 of the paper) as a scikit-learn estimator.
 
-In: texts and labels from memory, as lists, arrays, Series or DataFrames. Out: an estimator that scikit-learn's tools
-can clone, search over, cross-validate and put into a pipeline. It trains as `clozify train` does (sections 3.1 to 3.3).
+Texts and labels come from memory: lists, arrays, Series or DataFrames.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from clozify.errors import DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
 from clozify.pipeline.train import train
 from clozify.runs.folder import RunFolder
+from clozify.runs.metrics import Metrics
 from clozify.utils.atomic import atomic_folder
 
 ESTIMATOR_FILE = "estimator.json"
@@ -39,15 +39,22 @@ ESTIMATOR_FILE = "estimator.json"
 class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A text classifier trained by PET, as a scikit-learn estimator.
 
-    - `task`: a shipped task's name, a file or a `Task`.
-    - `unlabeled`: the pile, a file's name or rows as `fit` takes them; without one the ensemble itself predicts.
-    - `model`, `student`, `method`, `recipe`, `settings`: as in `clozify.train`.
-    - `random_state`: the recipe's first seed; `None` leaves it as the recipe has it.
-    - `output`: a run folder, which resumes; without it, training leaves nothing behind.
-    - `verbose`: print how training goes.
+    Parameters:
 
-    Fitted, it has `classes_` (all of the task's labels, sorted, of the kind that `y` had), `task_`, `metrics_`,
-    `n_features_in_` (the number of fields) and `run_`, a folder of its own that goes when the estimator goes.
+    - `task`: a shipped task's name, a task file or a `Task`.
+    - `unlabeled`: the unlabelled rows, a file's name or rows as `fit` takes them; without them the ensemble predicts.
+    - `model`, `student`, `method`, `recipe`, `settings`: as in `clozify.train`.
+    - `random_state`: the recipe's first seed; `None` leaves the recipe's own.
+    - `output`: a run folder to keep, in which training resumes; by default nothing is kept.
+    - `verbose`: print progress lines.
+
+    Attributes after `fit`:
+
+    - `classes_`: all of the task's labels, sorted, of the type that `y` had.
+    - `task_`: the `Task`.
+    - `metrics_`: the run's `Metrics`.
+    - `n_features_in_`: the number of fields.
+    - `run_`: a temporary folder with the trained model, removed with the estimator.
     """
 
     def __init__(
@@ -78,86 +85,105 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = tags.input_tags.one_d_array = tags.input_tags.dict = True
-        tags.input_tags.two_d_array = False  # of numbers; columns of text are welcome
+        tags.input_tags.two_d_array = False  # means one of numbers; columns of text are accepted
         return tags
 
     def fit(self, X: Any, y: Any, unlabeled: Any = None) -> Self:  # noqa: N803
-        """Train on texts `X` and their labels `y`; `unlabeled` goes before the constructor's.
+        """Train on texts `X` and their labels `y`; `unlabeled` replaces the constructor's.
 
-        `X` holds texts for a task with one field; a DataFrame, dicts or a 2-D array of texts (columns in the order of
-        the task's fields) serve any. `y` holds the task's labels, numbers that are written like them, or aliases.
+        `X` is a list of texts for a task with one field; for any task a DataFrame, a list of dicts, or a 2-D array of
+        texts with columns in the order of the task's fields. `y` holds the task's labels, numbers that read like them,
+        or aliases.
         """
         task = load_task(self.task)
         columns = extract_columns(X, task, "X")
-        names, classes, places = encode_labels(y, task)
-        if len(names) != (rows := len(next(iter(columns.values())))):
-            raise InputError(f"X has {rows} rows, but y has {len(names)} labels; each row needs one.")
-        pile = self.unlabeled if unlabeled is None else unlabeled
-        if pile is not None and not isinstance(pile, (str, Path, Rows)):
-            pile = make_rows(extract_columns(pile, task, "unlabeled"), task, "unlabeled")
-        settings = [self.settings] if isinstance(self.settings, str) else list(self.settings)
-        if self.random_state is not None:
-            rng = check_random_state(self.random_state)  # it refuses what is no seed
-            seed = rng.randint(2**31) if isinstance(self.random_state, np.random.RandomState) else self.random_state
-            settings.append(f"seed={int(seed)}")
-        kept = Kept()
-        with tempfile.TemporaryDirectory(prefix="clozify-") as scratch:
-            run = Path(self.output or scratch)
+        names, classes, class_indices = encode_labels(y, task)
+        if len(names) != (count := len(next(iter(columns.values())))):
+            raise InputError(f"X has {count} rows, but y has {len(names)} labels; each row needs one.")
+        unlabeled = self.unlabeled if unlabeled is None else unlabeled
+        if unlabeled is not None and not isinstance(unlabeled, (str, Path, Rows)):
+            unlabeled = make_rows(extract_columns(unlabeled, task, "unlabeled"), task, "unlabeled")
+        fitted = FittedFolder()
+        with tempfile.TemporaryDirectory(prefix="clozify-") as tmp_folder:
+            run = Path(self.output or tmp_folder)
+
+            def log(line: str) -> None:
+                if self.verbose:
+                    print(line.removesuffix(f"; the run is in {tmp_folder}"))
+
             try:
-                metrics = train(
+                train(
                     task,
                     labeled=make_rows(columns | {task.label: names}, task, "X"),
                     output=run,
-                    unlabeled=pile,
+                    unlabeled=unlabeled,
                     model=str(self.model),
                     student=None if self.student is None else str(self.student),
                     method=self.method,
                     recipe=self.recipe,
-                    settings=settings,
-                    log=lambda line: print(line.removesuffix(f"; the run is in {scratch}")) if self.verbose else None,
+                    settings=self._settings_with_seed(),
+                    log=log,
                 )
             except DataError as error:
                 raise InputError(error.problems) from None
-            with RunFolder(run):  # nobody trains there meanwhile
-                kept.take(run)
-        self.task_, self.metrics_, self.n_features_in_ = task, metrics, len(task.fields)
-        self.classes_, self._places, self._kept = classes, places, kept
+            with RunFolder(run):  # locked, so that no other process changes it
+                fitted.copy_result(run)
+        self._set_fitted(task, classes, class_indices, fitted)
         return self
+
+    def _settings_with_seed(self) -> list[str]:
+        """The recipe's settings, with `random_state` as its seed."""
+        settings = [self.settings] if isinstance(self.settings, str) else list(self.settings)
+        if self.random_state is not None:
+            rng = check_random_state(self.random_state)  # raises where it is no seed
+            seed = rng.randint(2**31) if isinstance(self.random_state, np.random.RandomState) else self.random_state
+            settings.append(f"seed={int(seed)}")
+        return settings
+
+    def _set_fitted(
+        self, task: Task, classes: NDArray[Any], class_indices: NDArray[np.int64], fitted: FittedFolder
+    ) -> None:
+        self.classes_, self.task_, self.n_features_in_ = classes, task, len(task.fields)
+        self.metrics_ = Metrics.load(fitted.path / "metrics.json")
+        self._class_indices, self._fitted = class_indices, fitted  # indices of `classes_` in `task.labels`
 
     @property
     def run_(self) -> Path:
-        """The folder with what was learned; `clozify predict` reads it too."""
+        """The folder with the trained model, which `clozify predict` reads too."""
         check_is_fitted(self)
-        return self._kept.path
+        return self._fitted.path
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Each row's probabilities, (rows, labels); the columns are those of `classes_`."""
         check_is_fitted(self)
+        run = self._fitted.run
         rows = make_rows(
-            extract_columns(X, self.task_, "X"), self._kept.finished.task, "X"
-        )  # its clean-up as in training
-        return self._kept.finished.probabilities(rows)[:, self._places]
+            extract_columns(X, self.task_, "X"), run.task, "X"
+        )  # the run's task cleans texts as training did
+        return run.probabilities(rows)[:, self._class_indices]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
-        """Each row's most probable label, of the kind that `y` had."""
+        """Each row's most probable label, of the type that `y` had."""
         probabilities = self.predict_proba(X)
         predicted: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
         return predicted
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """The share of rows whose label is found: accuracy."""
+        """Accuracy: the share of rows whose label is predicted."""
         check_is_fitted(self)
-        known = self.classes_.tolist()
-        if unknown := sorted({str(value) for value in column_or_1d(y).tolist() if value not in known}):
-            raise InputError(f"y holds {quoted(unknown, 5)}, but the labels in fit were {quoted(known)}; use the same.")
+        classes = self.classes_.tolist()
+        if unknown := sorted({str(value) for value in column_or_1d(y).tolist() if value not in classes}):
+            raise InputError(
+                f"y holds {quoted(unknown, 5)}, but the labels in fit were {quoted(classes)}; use the same."
+            )
         return float(super().score(X, y, sample_weight))
 
     def save(self, folder: str | Path) -> None:
-        """Write the fitted estimator as a folder of JSON and safetensors; a pile given as rows is left out."""
+        """Write the fitted estimator as JSON and safetensors, without unlabelled rows that were passed in memory."""
         check_is_fitted(self)
-        place = Path(folder).resolve()
-        if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / ESTIMATOR_FILE).is_file()):
-            raise RunError(f"'{folder}' is there and holds no estimator; name a new or an empty folder to save to.")
+        path = Path(folder).resolve()
+        if path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / ESTIMATOR_FILE).is_file()):
+            raise RunError(f"'{folder}' exists and holds no estimator; name a new or an empty folder to save to.")
         params = self.get_params(deep=False) | {"task": self.task_.model_dump()}
         if isinstance(self.recipe, Recipe):
             params["recipe"] = self.recipe.model_dump()
@@ -165,18 +191,22 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             params["unlabeled"] = None
         if not isinstance(self.random_state, (int, np.integer)):
             params["random_state"] = None
-        content = {"clozify": __version__, "params": params, "classes": self.classes_.tolist()}
-        content["places"] = self._places.tolist()
-        with atomic_folder(place) as tmp_path:
+        content = {
+            "clozify": __version__,
+            "params": params,
+            "classes": self.classes_.tolist(),
+            "class_indices": self._class_indices.tolist(),
+        }
+        with atomic_folder(path) as tmp_path:
             shutil.copytree(self.run_, tmp_path, dirs_exist_ok=True)
-            (tmp_path / ESTIMATOR_FILE).write_text(json.dumps(content, indent=2, default=_plain), encoding="utf-8")
+            (tmp_path / ESTIMATOR_FILE).write_text(json.dumps(content, indent=2, default=_to_json), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """A fitted estimator that `save` wrote; it predicts the same."""
-        place = Path(folder)
+        """Read a fitted estimator that `save` wrote; it predicts the same."""
+        path = Path(folder)
         try:
-            content = json.loads((place / ESTIMATOR_FILE).read_text(encoding="utf-8"))
+            content = json.loads((path / ESTIMATOR_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             raise RunError(f"The folder '{folder}' holds no estimator; name one that save wrote.") from None
         params = content["params"]
@@ -184,38 +214,36 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(params["recipe"], dict):
             params["recipe"] = Recipe.model_validate(params["recipe"])
         estimator = cls(**params)
-        estimator._kept = kept = Kept()
-        shutil.copytree(place, kept.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(ESTIMATOR_FILE))
-        estimator.task_, estimator.n_features_in_ = task, len(task.fields)
-        estimator.metrics_ = json.loads((place / "metrics.json").read_text(encoding="utf-8"))
-        estimator.classes_, estimator._places = np.array(content["classes"]), np.array(content["places"])
+        fitted = FittedFolder()
+        shutil.copytree(path, fitted.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(ESTIMATOR_FILE))
+        estimator._set_fitted(task, np.array(content["classes"]), np.array(content["class_indices"]), fitted)
         return estimator
 
 
-class Kept:
-    """What one fit learned, in a folder that goes when this goes; a copy or a pickle takes its files along.
+class FittedFolder:
+    """A temporary folder with one fit's trained model, removed with this object; copies and pickles contain its files.
 
-    The run folder itself will not do: another fit into the same `output` puts another classifier there.
+    The run folder cannot serve: another fit into the same `output` replaces its classifier.
     """
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="clozify-estimator-"))
         weakref.finalize(self, _remove, self.path, os.getpid())
 
-    def take(self, run: Path) -> None:
+    def copy_result(self, run: Path) -> None:
         """Copy a finished run's result: the classifier or, where none was distilled, the members."""
-        parts = ["run.json", "metrics.json"]
-        if not (run / "classifier").is_dir():
-            members = json.loads((run / "ensemble.json").read_text(encoding="utf-8"))["weights"]
-            parts += ["ensemble.json", *[f"members/{member['member']}" for member in members]]
+        names = ["run.json", "metrics.json"]
+        if (run / "classifier").is_dir():
+            names.append("classifier")
         else:
-            parts.append("classifier")
-        for part in parts:
-            copy = shutil.copytree if (run / part).is_dir() else shutil.copy2
-            copy(run / part, self.path / part)
+            members = json.loads((run / "ensemble.json").read_text(encoding="utf-8"))["weights"]
+            names += ["ensemble.json", *[f"members/{member['member']}" for member in members]]
+        for name in names:
+            copy = shutil.copytree if (run / name).is_dir() else shutil.copy2
+            copy(run / name, self.path / name)
 
     @cached_property
-    def finished(self) -> FinishedRun:
+    def run(self) -> FinishedRun:
         """The result, ready to predict."""
         return FinishedRun(self.path)
 
@@ -230,10 +258,11 @@ class Kept:
             (self.path / name).write_bytes(content)
 
 
-def _plain(value: object) -> object:
+def _to_json(value: object) -> object:
+    """NumPy's numbers as Python's, anything else as text."""
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process has the object too, but not the folder
+def _remove(folder: Path, process_id: int) -> None:
+    if os.getpid() == process_id:  # a forked process has a copy of the object, but does not own the folder
         shutil.rmtree(folder, ignore_errors=True)

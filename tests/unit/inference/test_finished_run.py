@@ -1,0 +1,102 @@
+"""A finished run predicts and is measured on rows from files and from memory alike."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from datasets import Dataset
+
+from clozify.config.task import parse_task
+from clozify.data.in_memory import load_rows
+from clozify.data.rows import Rows
+from clozify.errors import DataError, RunError
+from clozify.inference.finished_run import EvaluationResult, FinishedRun, Predictions, evaluate, load_run, predict
+
+TASK = parse_task("""
+name = "stars"
+fields = ["title", "text"]
+optional = ["title"]
+id = "uid"
+patterns = ["It was {mask}. {title} {text}"]
+[labels]
+1 = "bad"
+2 = "great"
+""")
+TEXTS = ["a good game", "a bad game", "good", "bad bad"]
+FRAME = pd.DataFrame({"title": "", "text": TEXTS, "label": [2, 1, 2, 2]})
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run whose classifier finds 'good' with probability 0.9, and 'bad' otherwise with 0.75."""
+    (tmp_path / "classifier").mkdir()
+    TASK.save(tmp_path / "classifier" / "task.toml")
+
+    def probabilities(self, rows):
+        return np.array([[0.1, 0.9] if "good" in text else [0.75, 0.25] for text in rows.texts("text")])
+
+    monkeypatch.setattr(FinishedRun, "probabilities", probabilities)
+    return load_run(tmp_path)
+
+
+def test_texts_dicts_frames_rows_and_files_give_the_same_predictions(run, tmp_path):
+    FRAME.to_csv(tmp_path / "rows.csv", index=False)
+    rows = Rows(Dataset.from_pandas(FRAME), TASK)
+    dicts = [{"text": text} for text in TEXTS]
+    renamed = FRAME.rename(columns={"text": "body"})
+    assert run.predict(renamed, column_mapping={"text": "body"}).labels == ["2", "1", "2", "1"]
+    for data in (dicts, FRAME, rows, tmp_path / "rows.csv", str(tmp_path / "rows.csv")):
+        predictions = predict(run, data)
+        assert isinstance(predictions, Predictions)
+        assert predictions.labels == ["2", "1", "2", "1"]
+        assert predictions.ids == [0, 1, 2, 3]
+        assert len(predictions) == 4
+        assert np.array_equal(predictions.probabilities[1], [0.75, 0.25])
+
+
+def test_predictions_are_written_where_asked(run, tmp_path):
+    run.predict(FRAME, tmp_path / "first.csv")
+    run.predict(FRAME).save(tmp_path / "second.jsonl")
+    assert pd.read_csv(tmp_path / "first.csv")["prediction"].tolist() == [2, 1, 2, 1]
+    assert pd.read_json(tmp_path / "second.jsonl", lines=True)["probability_2"].tolist() == pytest.approx(
+        [0.9, 0.25] * 2
+    )
+    FRAME.to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(DataError, match="that is the data"):
+        run.predict(tmp_path / "rows.csv", tmp_path / "rows.csv")
+
+
+def test_labels_come_from_a_frame_a_file_or_beside_the_texts(run, tmp_path):
+    FRAME.to_csv(tmp_path / "rows.csv", index=False)
+    dicts = [{"text": text} for text in TEXTS]
+    results = [run.evaluate(FRAME), evaluate(run, dicts, [2, 1, 2, 2]), evaluate(run, tmp_path / "rows.csv")]
+    for result in results:
+        assert isinstance(result, EvaluationResult)
+        assert result.accuracy == 0.75
+        assert result.confusion == [[1, 0], [1, 2]]
+        assert result.labels["1"].precision == 0.5
+        assert result.rows == 4
+    with pytest.raises(DataError, match="lacks the label column 'label'"):
+        run.evaluate(dicts)
+    with pytest.raises(DataError, match="There are 4 rows, but 1 labels"):
+        run.evaluate(dicts, [1])
+
+
+def test_rows_without_a_label_are_left_out_and_counted(run, tmp_path):
+    FRAME.assign(label=["2", "1", "2", ""]).to_csv(tmp_path / "rows.csv", index=False)
+    result = run.evaluate(tmp_path / "rows.csv")
+    assert (result.rows, result.accuracy) == (3, 1)
+    assert any("1 of 4 test rows have no label" in warning for warning in result.warnings)
+
+
+def test_one_text_is_refused_as_rows():
+    with pytest.raises(DataError, match="2 fields"):
+        load_rows(["a text"], TASK)
+
+
+def test_a_folder_without_a_run_is_named_in_the_error(run, tmp_path):
+    with pytest.raises(RunError, match="holds no run"):
+        load_run(tmp_path / "nothing")
+    with pytest.raises(RunError, match="has no metrics.json"):
+        _ = run.metrics
+    with pytest.raises(RunError, match=r"has no report.html"):
+        _ = run.report

@@ -31,13 +31,6 @@ from clozify.models.cloze import BUILTIN
 from clozify.runs.plan import Plan
 
 PEAK = 989e12  # an H200's matrix rate in bf16, without sparsity
-TINY = {
-    "vocab_size": 31_000,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-}
 
 
 def make_model(folder: Path, shape: str) -> int:
@@ -47,7 +40,7 @@ def make_model(folder: Path, shape: str) -> int:
         max_position_embeddings=514,
         type_vocab_size=1,
         pad_token_id=tokenizer.pad_token_id,
-        **(TINY if shape == "tiny" else SHAPES[shape]),
+        **SHAPES[shape],
     )
     torch.manual_seed(0)
     model = transformers.RobertaForMaskedLM(config)

@@ -1,13 +1,13 @@
-"""How much faster is scoring at the mask than the straightforward way?
+"""How much faster does clozify score rows than a straightforward implementation?
 
-Both score rows of the same file with the same pattern and the same weights, in one run on this machine:
+Both score rows of the same file with the same pattern and the same weights, in one process:
 
 - straightforward: every row padded to 256 tokens, batches of 8, logits over the vocabulary at every position;
-- clozify: fields tokenised once, rows of like length together, the head at the mask for the labels' words alone.
+- clozify: fields tokenised once, batches sorted by length, logits at the mask only, for the verbalizer's words only.
 
-Weights are random: speed does not depend on them. Texts have the lengths of AG's News: its own test file where
-the variable CLOZIFY_AGNEWS names it, else the sample data's words cut to the same lengths. The straightforward
-way costs the same for every row, so it is timed on every eighth.
+Weights are random, since speed does not depend on them. The rows are those of AG's News (the test file that
+CLOZIFY_AGNEWS names; else sample text cut to its lengths). The straightforward way takes the same time for every row, so
+it is timed on every eighth.
 
     python benchmarks/scoring.py [--rows 48] [--repeats 3] [--shapes roberta-base,xlm-roberta-base]
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -44,36 +43,44 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 24,
         "num_attention_heads": 16,
     },
+    "tiny": {  # to try a script out
+        "vocab_size": 31_000,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    },
 }
-SHARE = 8  # one row in so many is scored the straightforward way
-# Words of a description in AG's News' test file at the 2nd, 7th, 12th, ... 97th percentile
-LENGTHS = (14, 19, 22, 23, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38, 40, 42, 50)
+STRIDE = 8  # every eighth row is scored the straightforward way
+FILES = {"agnews": "CLOZIFY_AGNEWS", "yelp-full": "CLOZIFY_YELP"}  # environment variables that name the tasks' rows
+# Words of a row (AG's News: of its description) in the test file at the 2nd, 7th, 12th, ... 97th percentile
+LENGTHS = {
+    "agnews": (14, 19, 22, 23, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38, 40, 42, 50),
+    "yelp-full": (14, 25, 36, 45, 53, 62, 69, 78, 89, 98, 110, 122, 136, 152, 169, 188, 215, 251, 304, 455),
+}
 
 
 def sample(count: int, name: str = "agnews") -> Rows:
-    """Rows with the lengths of AG's News, or Yelp's own; the task is theirs with its first pattern alone."""
+    """Rows of a task, or sample text cut to their lengths; the task has its first pattern only."""
     task = load_task(name)
     task = Task.model_validate(task.model_dump() | {"patterns": task.patterns[:1]})
-    variable = {"agnews": "CLOZIFY_AGNEWS", "yelp-full": "CLOZIFY_YELP"}[name]
-    place = os.environ.get(variable)
-    if name != "agnews" and not place:
-        sys.exit(f"Set {variable} to a file with Yelp's rows: it does not come with clozify.")
-    if place:
-        rows = read_rows(place, task)
+    path = os.environ.get(FILES[name])
+    if path:
+        rows = read_rows(path, task)
         return rows.select(np.linspace(0, len(rows) - 1, count).astype(int))
-    print("CLOZIFY_AGNEWS is not set: the sample data's words, cut to the lengths of AG's News, stand in for its rows.")
+    print(f"{FILES[name]} is not set: sample text, cut to the lengths of {name}'s rows, replaces them.")
     source = read_rows("builtin:unlabeled", load_task("debian"))
     words = " ".join(source.texts("description", 0, 2000)).split()
-    lengths = [LENGTHS[number % len(LENGTHS)] for number in range(count)]
-    starts = np.cumsum([0, *lengths])
+    lengths = [LENGTHS[name][index % len(LENGTHS[name])] for index in range(count)]
+    starts = np.cumsum([0, *lengths]) % (len(words) - max(lengths))
     texts = [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=False)]
-    return Rows(
-        Dataset.from_dict({"title": ["A headline of some seven words or so"] * count, "description": texts}), task
-    )
+    headline = "A headline of some seven words or so"
+    fields = {field: [headline] * count for field in task.fields} | {task.fields[-1]: texts}
+    return Rows(Dataset.from_dict(fields), task)
 
 
 def straightforward(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
-    """Padded to 256, batches of 8, the whole vocabulary at every position."""
+    """Scores of a straightforward implementation: (rows, labels)."""
     questions = compile_task(model, rows.task)
     question = questions.patterns[0]
     encoded = EncodedRows(question.template, questions.tokenize(model, rows, 0, len(rows)), 256)
@@ -90,15 +97,15 @@ def straightforward(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
     return np.concatenate(found)
 
 
-def lean(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
-    """clozify's way."""
+def clozify_scores(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
+    """clozify's scores: (rows, labels)."""
     questions = compile_task(model, rows.task)
     scores: np.ndarray[Any, Any] = np.concatenate([part for _, part in score_rows(model, questions, rows)], axis=1)[0]
     return scores
 
 
 def timed(work: Callable[[], np.ndarray[Any, Any]]) -> tuple[float, np.ndarray[Any, Any]]:
-    """Seconds and what came out."""
+    """The seconds that a function takes, and its result."""
     began = time.perf_counter()
     result = work()
     return time.perf_counter() - began, result
@@ -108,14 +115,12 @@ def main(
     rows: Annotated[
         int, typer.Option(help="Rows to score the straightforward way; clozify scores 8 times as many.")
     ] = 48,
-    repeats: Annotated[int, typer.Option(help="How often each is timed; the median counts.")] = 3,
-    shapes: Annotated[
-        str, typer.Option(help="Which shapes, with commas between them.")
-    ] = "roberta-base,xlm-roberta-base",
+    repeats: Annotated[int, typer.Option(help="How often each is timed; the median is reported.")] = 3,
+    shapes: Annotated[str, typer.Option(help="Model shapes, separated by commas.")] = "roberta-base,xlm-roberta-base",
 ) -> None:
-    """Print each shape's rows a second, both ways, and the ratio."""
-    data = sample(rows * SHARE)
-    few = data.select(np.arange(0, len(data), SHARE))
+    """Print the rows per second of both and the ratio, for each shape."""
+    data = sample(rows * STRIDE)
+    few = data.select(np.arange(0, len(data), STRIDE))
     tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
     print(f"{len(few)} and {len(data)} rows, {torch.get_num_threads()} threads, torch {torch.__version__}, float32")
     for shape in shapes.split(","):
@@ -124,17 +129,17 @@ def main(
             max_position_embeddings=514, type_vocab_size=1, pad_token_id=tokenizer.pad_token_id, **SHAPES[shape]
         )
         model = ClozeModel(transformers.RobertaForMaskedLM(config), tokenizer, shape)
-        lean(model, data)  # warm-up
+        clozify_scores(model, data)  # warm-up
         slow, fast = [], []
         for _ in range(repeats):
             seconds, expected = timed(lambda model=model: straightforward(model, few))  # type: ignore[misc]
             slow.append(seconds)
-            seconds, scores = timed(lambda model=model: lean(model, data))  # type: ignore[misc]
+            seconds, scores = timed(lambda model=model: clozify_scores(model, data))  # type: ignore[misc]
             fast.append(seconds)
-        rate, lean_rate = len(few) / statistics.median(slow), len(data) / statistics.median(fast)
-        difference = float(np.abs(scores[::SHARE] - expected).max())
+        rate, clozify_rate = len(few) / statistics.median(slow), len(data) / statistics.median(fast)
+        difference = float(np.abs(scores[::STRIDE] - expected).max())
         print(
-            f"{shape}: straightforward {rate:.2f} rows/s, clozify {lean_rate:.2f} rows/s: {lean_rate / rate:.1f}x; "
+            f"{shape}: straightforward {rate:.2f} rows/s, clozify {clozify_rate:.2f} rows/s: {clozify_rate / rate:.1f}x; "
             f"largest difference of a score {difference:.1e}"
         )
 

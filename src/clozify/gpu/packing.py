@@ -73,21 +73,19 @@ def varlen_attention(
     __: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    *,
-    cu_seq_lens_q: Tensor,
-    max_length_q: int,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention within each row, (1, heads, tokens, size) -> (1, tokens, heads, size); as Transformers calls it."""
+    cu_seqlens, max_length = options["cu_seq_lens_q"], options["max_length_q"]
     if unsupported := [name for name in UNSUPPORTED if options.get(name) is not None]:
         raise TypeError(f"packed batches do not support {unsupported[0]}")
     if query.is_cuda and query.dtype in HALF_PRECISION:
         qkv = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))  # (tokens, heads, size)
-        bounds, longest = (cu_seq_lens_q, cu_seq_lens_q), (max_length_q, max_length_q)
-        output = torch.ops.aten._flash_attention_forward(*qkv, *bounds, *longest, dropout, False, False, scale=scaling)
+        bounds = cu_seqlens, cu_seqlens, max_length, max_length  # of queries and of keys
+        output = torch.ops.aten._flash_attention_forward(*qkv, *bounds, dropout, False, False, scale=scaling)
         return output[0][None], None
-    positions = torch.arange(query.shape[2], dtype=cu_seq_lens_q.dtype, device=query.device)
-    row_ids = torch.searchsorted(cu_seq_lens_q, positions, right=True)  # (tokens,)
+    positions = torch.arange(query.shape[2], dtype=cu_seqlens.dtype, device=query.device)
+    row_ids = torch.searchsorted(cu_seqlens, positions, right=True)  # (tokens,)
     mask = (row_ids[:, None] == row_ids[None, :])[None, None]
     output = functional.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
     return output.transpose(1, 2), None

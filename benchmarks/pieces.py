@@ -1,14 +1,14 @@
 """What is each GPU optimisation worth? Training and labelling with all of them, and with each one switched off.
 
 Measures fine-tuning steps, distillation steps and labelling as a run does them, in RoBERTa-large's shape, on rows of
-Yelp (the file that CLOZIFY_YELP names; else sample text cut to Yelp's lengths). Weights are random, since speed does not
-depend on them. Every alternation measures each variant once, between two measurements with everything switched on; the
-two are the reference, and their difference is the noise. The same batches are used every time, and blocks of 25 steps
-are compared pairwise: the slowdown is the median over all pairs, and the range is that of the alternations' medians.
+Yelp (the file that CLOZIFY_YELP names; else sample text cut to Yelp's lengths). Weights are random, since speed does
+not depend on them. Every alternation measures each variant once, between two measurements with everything switched on;
+the two are the reference, and their difference is the noise. The same batches are used every time, and blocks of 25
+steps are compared pairwise: the slowdown is the median over all pairs, and the range that of the alternations' medians.
 
     CLOZIFY_YELP=test.csv python benchmarks/pieces.py [--alternations 3] [--steps 125] [--rows 10000] [--minutes 5]
 
-On a CPU, `--shape tiny --steps 75 --rows 64 --alternations 1` tries the script out; the optimisations have no effect there.
+On a CPU, `--shape tiny --steps 75 --rows 64 --alternations 1` tries the script out; nothing is optimised there.
 """
 
 from __future__ import annotations
@@ -182,9 +182,7 @@ def print_table(stages: list[Stage]) -> None:
 
 def main(
     alternations: Annotated[int, typer.Option(help="How often every variant is measured.")] = 3,
-    steps: Annotated[
-        int, typer.Option(help="Steps per measurement, a multiple of 25; the first 50 do not count.")
-    ] = 125,
+    steps: Annotated[int, typer.Option(help="Steps per measurement, the first 50 uncounted.")] = 125,
     rows: Annotated[int, typer.Option(help="Rows to label.")] = 10_000,
     shape: Annotated[str, typer.Option(help="roberta-large, roberta-base or tiny.")] = "roberta-large",
     minutes: Annotated[float, typer.Option(help="No alternation starts that would end later.")] = 5.0,

@@ -139,7 +139,8 @@ def main(
         rate, clozify_rate = len(few) / statistics.median(slow), len(data) / statistics.median(fast)
         difference = float(np.abs(scores[::STRIDE] - expected).max())
         print(
-            f"{shape}: straightforward {rate:.2f} rows/s, clozify {clozify_rate:.2f} rows/s: {clozify_rate / rate:.1f}x; "
+            f"{shape}: straightforward {rate:.2f} rows/s, clozify {clozify_rate:.2f} rows/s: "
+            f"{clozify_rate / rate:.1f}x; "
             f"largest difference of a score {difference:.1e}"
         )
 

@@ -76,6 +76,8 @@ def varlen_attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention within each row, (1, heads, tokens, size) -> (1, tokens, heads, size); as Transformers calls it."""
+    if "cu_seq_lens_q" not in options:
+        raise TypeError("the encoder does not pass cu_seq_lens_q on to its attention")
     cu_seqlens, max_length = options["cu_seq_lens_q"], options["max_length_q"]
     if unsupported := [name for name in UNSUPPORTED if options.get(name) is not None]:
         raise TypeError(f"packed batches do not support {unsupported[0]}")

@@ -6,8 +6,8 @@ Both score rows of the same file with the same pattern and the same weights, in 
 - clozify: fields tokenised once, batches sorted by length, logits at the mask only, for the verbalizer's words only.
 
 Weights are random, since speed does not depend on them. The rows are those of AG's News (the test file that
-CLOZIFY_AGNEWS names; else sample text cut to its lengths). The straightforward way takes the same time for every row, so
-it is timed on every eighth.
+CLOZIFY_AGNEWS names; else sample text cut to its lengths). The straightforward way takes the same time for every row,
+so it is timed on every eighth.
 
     python benchmarks/scoring.py [--rows 48] [--repeats 3] [--shapes roberta-base,xlm-roberta-base]
 """

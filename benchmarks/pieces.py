@@ -56,7 +56,8 @@ class Stage:
 
     def alternate(self, backwards: bool, remove_all: bool) -> None:
         """Measure every variant once, and everything switched on before and after."""
-        variants: list[Features] = [(name,) for name in self.features][:: -1 if backwards else 1]
+        names = self.features[::-1] if backwards else self.features
+        variants: list[Features] = [(name,) for name in names]
         first = np.array(self.measure(()))
         seconds = {variant: np.array(self.measure(variant)) for variant in variants}
         if remove_all:

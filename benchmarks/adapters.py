@@ -32,7 +32,7 @@ def measure(settings: list[str], patterns: int, examples: int, test: int) -> dic
     from clozify.data.rows import few_shot, read_rows
 
     task = load_task("debian")
-    task = task.changed(patterns=task.patterns[:patterns])
+    task = task.with_changes(patterns=task.patterns[:patterns])
     rows = read_rows("builtin:test", task)
     rows = rows.select(np.unique(np.linspace(0, len(rows) - 1, min(test, len(rows))).astype(int)))
     few = few_shot(read_rows("builtin:labeled", task), examples)

@@ -30,7 +30,7 @@ def measure(at_once: int, members: int, steps: int) -> tuple[float, int]:
     from clozify.data.rows import few_shot, read_rows
 
     task = load_task("debian")
-    task = task.changed(patterns=task.patterns[:members])
+    task = task.with_changes(patterns=task.patterns[:members])
     test = read_rows("builtin:test", task).select(np.arange(40))
     few = few_shot(read_rows("builtin:labeled", task), 28)
     settings = [f"finetune_without_lm.max_steps={steps}", f"repetitions={-(-members // len(task.patterns))}"]

@@ -32,7 +32,7 @@ def numbers(place: Path, labeled: Path, asked: dict[str, Any], seed: int) -> dic
     from clozify import load_task, train
 
     task = load_task("debian")
-    task = task.changed(patterns=task.patterns[:: max(1, len(task.patterns) // asked["patterns"])])
+    task = task.with_changes(patterns=task.patterns[:: max(1, len(task.patterns) // asked["patterns"])])
     found = train(
         task,
         labeled,

@@ -24,7 +24,7 @@ TEST = 400
 def demo_task() -> Task:
     """The sample task with every other of its patterns: half the time."""
     task = load_task("debian")
-    return task.changed(patterns=task.patterns[::2])
+    return task.with_changes(patterns=task.patterns[::2])
 
 
 def _spread(rows: Rows, count: int) -> Rows:

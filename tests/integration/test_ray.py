@@ -136,7 +136,7 @@ def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monke
     for name, every in (("unlabeled", 200), ("test", 50)):
         pd.read_csv(SAMPLE / f"{name}.csv.gz")[::every].to_csv(files / f"{name}.csv", index=False)
     task = load_task("debian")
-    task.changed(patterns=task.patterns[:2]).save(files / "debian.toml")
+    task.with_changes(patterns=task.patterns[:2]).save(files / "debian.toml")
     command = ["clozify", "train", str(files / "debian.toml"), "--labeled", "builtin:labeled", "--examples", "14"]
     command += ["--unlabeled", str(files / "unlabeled.csv"), "--test", str(files / "test.csv"), "--recipe", "quick"]
     command += ["--json", "--quiet"]

@@ -246,4 +246,4 @@ def test_a_task_that_is_changed_forgets_what_was_worked_out_from_the_old_one(fil
 
     task = load_task(files / "task.toml")
     assert len(task.pairs) == 2
-    assert len(task.changed(patterns=task.patterns[:1]).pairs) == 1
+    assert len(task.with_changes(patterns=task.patterns[:1]).pairs) == 1

@@ -1,7 +1,7 @@
-"""A pattern: the function P of the paper that turns a row into a cloze question (section 3).
+"""Patterns: the function P of the paper, which turns a row into a cloze question (section 3).
 
-In: a line such as `"{title} ( {mask} ) {text}"`. Out: its segments, each a list of literal text, field slots
-and the mask. `||` separates segments, `{{` and `}}` are braces, `{field:filter}` shapes a field first.
+A pattern such as `"{title} ( {mask} ) {text}"` is parsed into segments of literal text, field slots and the mask.
+`||` separates the segments, `{{` and `}}` are literal braces, and `{field:filter}` applies a filter to a field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MASK = "mask"
 
 
 def no_final_punctuation(text: str) -> str:
-    """Drop the punctuation at the end: `"Mia likes pie."` becomes `"Mia likes pie"`."""
+    """The text without punctuation at its end: `"Mia likes pie."` becomes `"Mia likes pie"`."""
     return text.rstrip(string.punctuation + string.whitespace)
 
 
@@ -26,7 +26,7 @@ FILTERS: dict[str, Callable[[str], str]] = {"no_final_punctuation": no_final_pun
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in a pattern for a field of the row, shaped by a filter if one is named."""
+    """Where a field of the row is inserted, after its filter (if any) was applied."""
 
     field: str
     filter: str | None = None
@@ -37,7 +37,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Mask:
-    """The place of the word to be predicted."""
+    """Where the word is to be predicted."""
 
 
 Part = str | Slot | Mask
@@ -52,7 +52,7 @@ class Pattern:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """The parts of each segment, in order; raises `TaskError` for a text that is no pattern."""
+        """The parts of each segment, in order; raises `TaskError` where the text is not a valid pattern."""
         return _parse(self.text)
 
     @property
@@ -66,43 +66,43 @@ class Pattern:
             slots = self.slots
         except TaskError as error:
             return error.problems
-        found = [
+        problems = [
             f"The pattern '{self.text}' uses {{{slot.field}}}, which is not a field of the task"
             f"{did_you_mean(slot.field, fields)}; the fields are {quoted(fields)}."
             for slot in slots
             if slot.field not in fields
         ]
         if not slots:
-            found.append(
+            problems.append(
                 f"The pattern '{self.text}' uses no field, so every row would get the same answer; "
                 f"put one of {quoted('{' + name + '}' for name in fields)} into it."
             )
-        return found
+        return problems
 
     def __str__(self) -> str:
         return self.text
 
 
 def _parse(text: str) -> tuple[Segment, ...]:
+    """The segments of a pattern, or an error that names the fault."""
     segments: list[list[Part]] = [[]]
     try:
-        # string.Formatter knows the grammar of braces: (literal, field, filter, conversion) at a time
-        pieces = list(string.Formatter().parse(text))
+        replacement_fields = list(string.Formatter().parse(text))  # (literal, field, filter, conversion) each
     except ValueError as error:
         raise TaskError(
             f"The pattern '{text}' has a brace without its partner ({error}); "
             "for a brace that is text write {{ or }}."
         ) from None
-    for literal, name, spec, conversion in pieces:
-        first, *rest = literal.split("||")
-        segments[-1].append(first)
-        segments.extend([piece] for piece in rest)
+    for literal, name, spec, conversion in replacement_fields:
+        before_bar, *new_segments = literal.split("||")
+        segments[-1].append(before_bar)
+        segments.extend([start] for start in new_segments)
         if name is not None:
-            segments[-1].append(_slot(text, name, spec or "", conversion))
+            segments[-1].append(_parse_slot(text, name, spec or "", conversion))
     masks = sum(isinstance(part, Mask) for segment in segments for part in segment)
     if masks != 1:
-        found = "no {mask}" if masks == 0 else f"{masks} times {{mask}}"
-        raise TaskError(f"The pattern '{text}' has {found}; write {{mask}} exactly once, where the word belongs.")
+        count = "no {mask}" if masks == 0 else f"{masks} times {{mask}}"
+        raise TaskError(f"The pattern '{text}' has {count}; write {{mask}} exactly once, where the word belongs.")
     if len(segments) > 2:
         raise TaskError(
             f"The pattern '{text}' has {len(segments)} segments; models take two, so write || at most once."
@@ -115,7 +115,8 @@ def _parse(text: str) -> tuple[Segment, ...]:
     return tuple(trimmed)
 
 
-def _slot(text: str, name: str, spec: str, conversion: str | None) -> Slot | Mask:
+def _parse_slot(text: str, name: str, spec: str, conversion: str | None) -> Slot | Mask:
+    """What a pair of braces stands for; `text` is the pattern, for messages."""
     if conversion or not name:
         wrong = f"{{{name}!{conversion}}}" if conversion else "{}"
         raise TaskError(f"The pattern '{text}' has {wrong}; write {{field}}, {{field:filter}} or {{mask}}.")
@@ -132,9 +133,9 @@ def _slot(text: str, name: str, spec: str, conversion: str | None) -> Slot | Mas
 
 
 def _trim(segment: list[Part]) -> Segment:
-    """With neighbouring literals joined, without white space at the ends and without empty literals."""
+    """The segment with adjacent literals joined, without empty ones and without white space at its ends."""
     parts: list[Part] = []
-    for part in segment:  # an escaped brace ends a literal early; what is written together stays together
+    for part in segment:  # string.Formatter ends a literal at every escaped brace
         if isinstance(part, str) and parts and isinstance(parts[-1], str):
             parts[-1] += part
         else:

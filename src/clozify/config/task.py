@@ -1,7 +1,7 @@
-"""What is asked: one TOML file with the fields, the labels, the patterns and the verbalizers (section 3).
+"""Tasks: fields, labels, patterns and verbalizers (section 3), written as one TOML file.
 
-In: a task file or the name of a shipped task. Out: a checked `Task`. Everything that can be told from the file
-alone is checked here and reported at once; what needs the tokenizer or the data is checked in `check.py`.
+All faults that show in the file alone are reported here, together; `inference/check.py` checks a task against a
+model's tokenizer and the data.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from clozify.errors import TaskError, did_you_mean, quoted
 SHIPPED = Path(__file__).parents[1] / "tasks"
 
 
-def _words(value: object) -> object:
+def _to_tuple(value: object) -> object:
+    """One word without a list is a list of one word."""
     return (value,) if isinstance(value, str) else value
 
 
-def _texts(value: object) -> object:
-    """Labels in data are often numbers; in a task they are text."""
+def _numbers_to_text(value: object) -> object:
+    """Aliases with numbers as text: labels in data are often numbers."""
     if not isinstance(value, list) or not all(isinstance(names, list) for names in value):
         return value
     return [[str(name) if isinstance(name, int) else name for name in names] for names in value]
 
 
-Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_to_tuple)]
 
 
 class Verbalizer(BaseModel):
@@ -44,29 +45,31 @@ class Verbalizer(BaseModel):
     name: str = ""
 
     def problems(self, labels: list[str]) -> list[str]:
-        """What is wrong with these words for a task with these labels, one sentence each."""
-        where = f"The verbalizer '{self.name}'" if self.name else "The table [labels]"
-        found = []
+        """The faults of these words for a task with these labels, one sentence each."""
+        subject = f"The verbalizer '{self.name}'" if self.name else "The table [labels]"
+        problems = []
         if missing := [label for label in labels if not self.words.get(label)]:
-            found.append(f"{where} has no word for the label {quoted(missing)}; give every label one word or more.")
+            problems.append(
+                f"{subject} has no word for the label {quoted(missing)}; give every label one word or more."
+            )
         if extra := [label for label in self.words if label not in labels]:
-            found.append(f"{where} has words for {quoted(extra)}, but the labels are {quoted(labels)}.")
+            problems.append(f"{subject} has words for {quoted(extra)}, but the labels are {quoted(labels)}.")
         for label, words in self.words.items():
-            found += [
-                f"{where} gives the label '{label}' the word '{word}'; a word is text without white space around it."
+            problems += [
+                f"{subject} gives the label '{label}' the word '{word}'; a word is text without white space around it."
                 for word in words
                 if not word or word != word.strip()
             ]
-        single = [(words[0], label) for label, words in self.words.items() if len(words) == 1]
-        owner: dict[str, str] = {}
-        for word, label in single:
-            if word in owner:
-                found.append(
-                    f"{where} gives the labels '{owner[word]}' and '{label}' the same word '{word}', so they could "
-                    "never be told apart; give each its own."
+        single_words = [(words[0], label) for label, words in self.words.items() if len(words) == 1]
+        label_of_word: dict[str, str] = {}
+        for word, label in single_words:
+            if word in label_of_word:
+                problems.append(
+                    f"{subject} gives the labels '{label_of_word[word]}' and '{label}' the same word '{word}', so they "
+                    "could never be told apart; give each its own."
                 )
-            owner.setdefault(word, label)
-        return found
+            label_of_word.setdefault(word, label)
+        return problems
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Pair:
 
 
 class Task(BaseModel):
-    """A classification task in words. Written as TOML; `docs/tasks.md` shows every entry."""
+    """A classification task; `docs/tasks.md` explains every entry of its TOML file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -92,12 +95,12 @@ class Task(BaseModel):
     metric: Literal["accuracy", "macro-f1"] = "accuracy"
     patterns: list[str] = Field(min_length=1)
     columns: list[str] | None = None
-    aliases: Annotated[list[list[str]], BeforeValidator(_texts)] = []
+    aliases: Annotated[list[list[str]], BeforeValidator(_numbers_to_text)] = []
     line_breaks: list[str] = []
     verbalizers: list[Verbalizer] = Field(min_length=1)
 
-    def changed(self, **update: Any) -> Task:
-        """The same task with other content; checked, and without what was worked out from the old one."""
+    def with_changes(self, **update: Any) -> Task:
+        """A copy of the task with these entries replaced, validated anew."""
         return Task.model_validate(self.model_dump() | update)
 
     @property
@@ -109,61 +112,61 @@ class Task(BaseModel):
     def pairs(self) -> list[Pair]:
         """Every pattern with every verbalizer."""
         several = len(self.verbalizers) > 1
-        ordered = [  # whatever order a verbalizer lists the labels in, scores come in the task's
+        ordered = [  # scores come in the order of the task's labels, whatever the order in a verbalizer
             Verbalizer(name=verbalizer.name, words={label: verbalizer.words[label] for label in self.labels})
             for verbalizer in self.verbalizers
         ]
         return [
-            Pair(f"p{number}-{verbalizer.name}" if several else f"p{number}", Pattern(text), verbalizer)
-            for number, text in enumerate(self.patterns, start=1)
+            Pair(f"p{index}-{verbalizer.name}" if several else f"p{index}", Pattern(text), verbalizer)
+            for index, text in enumerate(self.patterns, start=1)
             for verbalizer in ordered
         ]
 
     def problems(self) -> list[str]:
-        """Everything wrong that shows in the file alone, one sentence each."""
-        found = []
+        """The faults that show in the file alone, one sentence each."""
+        problems = []
         if MASK in self.fields:
-            found.append("A field is called 'mask', which a pattern would take for the mask; rename the column.")
-        for what, names in (
+            problems.append("A field is called 'mask', which a pattern would take for the mask; rename the column.")
+        for entry, names in (
             ("fields", self.fields),
             ("patterns", self.patterns),
             ("columns", self.columns or []),
         ):
             if twice := sorted({name for name in names if names.count(name) > 1}):
-                found.append(f"{quoted(twice)} stands twice in '{what}'; once is enough.")
+                problems.append(f"{quoted(twice)} stands twice in '{entry}'; remove one.")
         if unknown := [name for name in self.optional if name not in self.fields]:
-            found.append(f"{quoted(unknown)} under 'optional' is not a field; the fields are {quoted(self.fields)}.")
+            problems.append(f"{quoted(unknown)} under 'optional' is not a field; the fields are {quoted(self.fields)}.")
         if self.columns is not None and (
             missing := [name for name in self.fields if name not in [*self.columns, *self.optional]]
         ):
-            found.append(
+            problems.append(
                 f"'columns' names the columns of files without a header, but lacks the field {quoted(missing)}."
             )
         if any(not text for text in self.line_breaks):
-            found.append("'line_breaks' holds an empty text, which stands everywhere; remove it.")
+            problems.append("'line_breaks' holds an empty text, which would match everywhere; remove it.")
         if len(self.labels) < 2:
-            only = f"is only the label {quoted(self.labels)}" if self.labels else "is no label"
-            found.append(f"There {only}; classification needs two or more.")
-        found += [
+            labels = f"is only the label {quoted(self.labels)}" if self.labels else "is no label"
+            problems.append(f"There {labels}; classification needs two or more.")
+        problems += [
             f"'aliases' has a list of {len(names)} names ({quoted(names, 4)}) for {len(self.labels)} labels; "
             "each list names all labels, each once, in their order."
             for names in self.aliases
             if len(names) != len(self.labels) or len(set(names)) != len(names)
         ]
         for pattern in self.patterns:
-            found += Pattern(pattern).problems(self.fields)
+            problems += Pattern(pattern).problems(self.fields)
         names = [verbalizer.name for verbalizer in self.verbalizers]
         if len(names) > 1 and (len(set(names)) != len(names) or "" in names):
-            found.append('Each of several [[verbalizers]] needs a name of its own; add name = "..." to each.')
+            problems.append('Each of several [[verbalizers]] needs a name of its own; add name = "..." to each.')
         for verbalizer in self.verbalizers:
-            found += verbalizer.problems(self.labels)
-        return found
+            problems += verbalizer.problems(self.labels)
+        return problems
 
     def to_toml(self) -> str:
-        """The task as a file that reads back as the same task."""
+        """The task as TOML text; `parse_task` reads it back."""
         content: dict[str, Any] = self.model_dump(exclude_defaults=True)
         verbalizers = [
-            {**entry, "words": {label: _short(words) for label, words in entry["words"].items()}}
+            {**entry, "words": {label: _unwrap(words) for label, words in entry["words"].items()}}
             for entry in content.pop("verbalizers")
         ]
         if len(verbalizers) == 1 and not self.verbalizers[0].name:
@@ -175,43 +178,44 @@ class Task(BaseModel):
         Path(path).write_text(self.to_toml(), encoding="utf-8")
 
 
-def _short(words: tuple[str, ...]) -> str | list[str]:
+def _unwrap(words: tuple[str, ...]) -> str | list[str]:
+    """A single word without a list."""
     return words[0] if len(words) == 1 else list(words)
 
 
-def parse_task(text: str, where: str = "the task") -> Task:
-    """A task from TOML text; `where` names its origin in messages."""
+def parse_task(text: str, source: str = "the task") -> Task:
+    """A task from TOML text; `source` names it in error messages."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise TaskError(f"{where} is not valid TOML: {error}.") from None
+        raise TaskError(f"{source} is not valid TOML: {error}.") from None
     if "labels" in content and "verbalizers" in content:
-        raise TaskError(f"{where}: there are both [labels] and [[verbalizers]]; keep one of them.")
+        raise TaskError(f"{source}: there are both [labels] and [[verbalizers]]; keep one of them.")
     if "labels" in content:
         content["verbalizers"] = [{"words": content.pop("labels")}]
     elif "verbalizers" not in content:
-        raise TaskError(f"{where}: there are no labels; add a table [labels] with a word for each label.")
+        raise TaskError(f"{source}: there are no labels; add a table [labels] with a word for each label.")
     try:
         task = Task.model_validate(content)
     except ValidationError as error:
-        raise TaskError([f"{where}: {_sentence(fault)}" for fault in error.errors()]) from None
+        raise TaskError([f"{source}: {_explain(fault)}" for fault in error.errors()]) from None
     if problems := task.problems():
-        raise TaskError([f"{where}: {problem}" for problem in problems])
+        raise TaskError([f"{source}: {problem}" for problem in problems])
     return task
 
 
-def _sentence(fault: Any) -> str:
-    """One of Pydantic's findings as a sentence in the words of the task file."""
-    place = [str(part) for part in fault["loc"]]
-    if place[:3] == ["verbalizers", "0", "words"]:
-        place = ["labels", *place[3:]]
-    name = ".".join(place)
+def _explain(fault: Any) -> str:
+    """One of Pydantic's errors as a sentence in the terms of the task file."""
+    path = [str(key) for key in fault["loc"]]
+    if path[:3] == ["verbalizers", "0", "words"]:
+        path = ["labels", *path[3:]]
+    name = ".".join(path)
     if fault["type"] == "extra_forbidden":
-        near = did_you_mean(place[-1], [*Task.model_fields, "labels"])
+        near = did_you_mean(path[-1], [*Task.model_fields, "labels"])
         return f"the entry '{name}' is not known{near}; remove or rename it."
-    if fault["type"] == "missing" and place == ["labels"]:
+    if fault["type"] == "missing" and path == ["labels"]:
         return 'a verbalizer has no words; add words = { label = "word", ... } to it.'
-    if fault["type"] in ("tuple_type", "string_type") and place[0] == "labels":
+    if fault["type"] in ("tuple_type", "string_type") and path[0] == "labels":
         return f"the entry '{name}' is {fault['input']!r}, not a word; write it in quotation marks, or a list of words."
     if fault["type"] == "missing":
         return f"the entry '{name}' is missing; add it."
@@ -224,19 +228,19 @@ def shipped_tasks() -> dict[str, Path]:
 
 
 def load_task(task: str | Path | Task) -> Task:
-    """A task from a TOML file, or a shipped one by its name."""
+    """A task from a TOML file, or one that comes with clozify by its name."""
     if isinstance(task, Task):
         return task
     shipped = shipped_tasks()
     path = shipped.get(str(task), Path(task))
     if not path.is_file():
-        what = "is a folder, not a task file" if path.is_dir() else "is neither a file nor a shipped task"
+        reason = "is a folder, not a task file" if path.is_dir() else "is neither a file nor a shipped task"
         raise TaskError(
-            f"The task '{task}' {what}{did_you_mean(str(task), shipped)}; "
+            f"The task '{task}' {reason}{did_you_mean(str(task), shipped)}; "
             f"name a TOML file or one of {', '.join(shipped)}."
         )
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"The task file '{path}' is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
-    return parse_task(text, where=f"Task file '{path.name if path in shipped.values() else path}'")
+    return parse_task(text, source=f"Task file '{path.name if path in shipped.values() else path}'")

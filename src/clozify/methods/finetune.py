@@ -71,7 +71,7 @@ def finetune(
     watch: Monitor = NO_MONITOR,
 ) -> list[float]:
     """Train the model, or its adapter, for one pair; without unlabelled rows by the recipe's `finetune_without_lm`."""
-    settings = recipe.of_member(with_lm=unlabeled is not None)
+    settings = recipe.member_settings(with_lm=unlabeled is not None)
     rng = seed_everything(seed)
     draw = cycle_batches(len(labeled), settings.rows_per_step, rng)
     help_from = None

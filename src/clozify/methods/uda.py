@@ -64,7 +64,7 @@ def uda(
 ) -> list[float]:
     """Train the classifier; each of `augmented` holds the pile's rows in another wording, in the pile's order."""
     require_single_process("UDA")
-    settings = settings.warmed(len(labeled))
+    settings = settings.with_warmup_steps(len(labeled))
     steps, number = settings.steps(len(labeled)), len(classifier.task.labels)
     draw = cycle_batches(len(labeled), settings.rows_per_step, rng)
     draw_unlabeled = cycle_batches(len(pile), settings.unlabeled_rows_per_step, rng)

@@ -62,7 +62,7 @@ def read_paraphrases(source: str | Path | Rows, task: Task, column_mapping: Mapp
         return source.with_task(task)
     asked = {field: (column_mapping or {}).get(field, field) for field in task.fields}
     dataset = open_data(source, task.columns, [asked[field] for field in task.fields if field not in task.optional])
-    own = task if task.id or ID not in dataset.column_names else task.changed(id=ID)
+    own = task if task.id or ID not in dataset.column_names else task.with_changes(id=ID)
     rows = Rows(dataset, own, str(source), {field: column for field, column in asked.items() if field != column})
     rows.warnings = []  # an id column is not needed
     return rows
@@ -116,7 +116,7 @@ def rows_of(texts: Texts, task: Task) -> Rows:
     """Texts as rows of the task."""
     from datasets import Dataset
 
-    return Rows(Dataset.from_dict(texts), task.changed(id=None) if task.id else task, "the augmented pile")
+    return Rows(Dataset.from_dict(texts), task.with_changes(id=None) if task.id else task, "the augmented pile")
 
 
 def maker(plan: Plan, device: str) -> tuple[str, int, dict[str, Any], Maker]:

@@ -61,7 +61,7 @@ def find_words(
     if output is not None:
         check_output(Path(output))
     breaks = [*loaded.line_breaks, "\\"] if how.backslashes_to_spaces else loaded.line_breaks
-    read_as = loaded.changed(line_breaks=breaks)
+    read_as = loaded.with_changes(line_breaks=breaks)
 
     def rows_of(source: str | Path | Rows) -> Rows:
         return source.with_task(read_as) if isinstance(source, Rows) else read_rows(source, read_as, column_mapping)
@@ -150,7 +150,7 @@ def check_output(path: Path) -> None:
 
 def _with_words(task: Task, words: Mapping[str, Sequence[str]]) -> Task:
     verbalizer = Verbalizer(words={label: tuple(of_label) for label, of_label in words.items()})
-    return task.changed(verbalizers=[verbalizer.model_dump()])
+    return task.with_changes(verbalizers=[verbalizer.model_dump()])
 
 
 def _words(given: WordList) -> list[str]:

@@ -185,7 +185,7 @@ def train_members(run: Run, specs: Sequence[MemberSpec], what: str = "member") -
 
 
 def _section(plan: Plan) -> Training:
-    return plan.recipe.of_member(plan.with_lm)
+    return plan.recipe.member_settings(plan.with_lm)
 
 
 def _scores_key(run: Run) -> dict[str, Any]:

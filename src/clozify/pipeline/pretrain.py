@@ -155,7 +155,7 @@ def _rows(data: str | Path | Rows, task: str | Path | Task | None, fields: Seque
     more = ["\\"] if how.backslashes_to_spaces else []
     if task is not None:
         loaded = load_task(task)
-        return read_rows(data, loaded.changed(line_breaks=[*loaded.line_breaks, *more]))
+        return read_rows(data, loaded.with_changes(line_breaks=[*loaded.line_breaks, *more]))
     dataset = open_data(data, None, list(fields))
     names = list(fields) or [_only_text(dataset, str(data))]
     words = Verbalizer(words={"yes": ("yes",), "no": ("no",)})  # only the fields of this task count

@@ -74,7 +74,7 @@ def prepare(
 
     check_adapter(how.adapter)
     if how.backslashes_to_spaces:
-        loaded = loaded.changed(line_breaks=[*loaded.line_breaks, "\\"])
+        loaded = loaded.with_changes(line_breaks=[*loaded.line_breaks, "\\"])
 
     def rows_of(source: str | Path | Rows) -> Rows:
         return source.with_task(loaded) if isinstance(source, Rows) else read_rows(source, loaded, column_mapping)

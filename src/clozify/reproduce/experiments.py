@@ -217,7 +217,7 @@ class ExperimentRunner:
 
         recipe = self.experiment_recipe(experiment)
         breaks = [*data.task.line_breaks, "\\"] if recipe.backslashes_to_spaces else data.task.line_breaks
-        task = data.task.changed(line_breaks=breaks)
+        task = data.task.with_changes(line_breaks=breaks)
         rows: Rows = data.test.with_task(task)
         model = load_model(self.model)
         prompts = compile_task(model, task, rows, recipe.wording)

@@ -124,6 +124,6 @@ def test_a_step_is_both_losses_over_the_rows_it_drew(classifier, monkeypatch):
 
 def test_the_warm_up_is_a_share_of_the_steps_that_are_tried():
     """A fixed number would be all of a short training and nothing of a long one."""
-    assert Uda().warmed(10).warmup_steps == 1000
-    assert Uda().with_steps(500).warmed(10).warmup_steps == 50
-    assert Uda(warmup_steps=7).warmed(10).warmup_steps == 7
+    assert Uda().with_warmup_steps(10).warmup_steps == 1000
+    assert Uda().with_steps(500).with_warmup_steps(10).warmup_steps == 50
+    assert Uda(warmup_steps=7).with_warmup_steps(10).warmup_steps == 7

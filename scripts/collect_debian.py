@@ -1,14 +1,13 @@
 """Collect the built-in sample data from the package lists of a Debian machine.
 
-In:  the lists that apt keeps, brought up to date with `apt-get update -o Acquire::Languages=en`: the `Packages`
-     list (name, source, section, one-line description) and the `Translation-en` list (long description) of the
-     main component of one release.
-Out: `labeled.csv.gz`, `unlabeled.csv.gz` and `test.csv.gz` in the folder given, each with the columns id (package),
-     source, summary, description and, except in the unlabeled file, label.
+    python scripts/collect_debian.py src/clozify/builtin/debian
 
-Run: python scripts/collect_debian.py src/clozify/builtin/debian
+reads apt's `Packages` list (name, source, section, one-line description) and `Translation-en` list (long description)
+of the main component of one release; update them first with `apt-get update -o Acquire::Languages=en`. It writes
+`labeled.csv.gz`, `unlabeled.csv.gz` and `test.csv.gz` with the columns id (package), source, summary, description and,
+except for the unlabelled rows, label.
 
-The same lists always give the same bytes: a hash of the source package's name decides what goes where.
+The same lists always give the same bytes: a hash of the source package's name decides the split.
 """
 
 import argparse
@@ -41,11 +40,11 @@ LABELS = {  # section of the archive -> label; every label is a single token of 
     "video": "video",
     "web": "web",
 }
-LABELED_EACH = 20  # labeled rows of each label
-TEST_SHARE, TEST_MOST = 1 / 3, 120  # test rows of each label: a share of its remaining sources, up to a limit
-PER_SOURCE = 3  # packages kept of one source
-SHORTEST, LONGEST = 40, 600  # characters of a description
-RUN, SAME = 5, 0.5  # a near duplicate shares half of its runs of five words with a package kept before
+LABELED_PER_LABEL = 20
+TEST_FRACTION, MAX_TEST_ROWS = 1 / 3, 120  # test rows per label: a fraction of its remaining sources, up to a limit
+MAX_PER_SOURCE = 3  # packages kept of one source
+MIN_LENGTH, MAX_LENGTH = 40, 600  # characters of a description
+NGRAM, MAX_OVERLAP = 5, 0.5  # a near duplicate shares half of its word 5-grams with an earlier package
 
 # Libraries, language bindings, and parts split off another package, by name and by one-line description.
 PART_NAME = re.compile(
@@ -66,23 +65,23 @@ ADDRESS = re.compile(r"://|www\.|\S@\S")
 BULLET = re.compile(r"\s+([-*+•·]|o) +")
 
 
-def read_list(kind: str, release: str) -> Iterator[dict[str, str]]:
-    """Yield the stanzas of the first list of a kind (Packages, Translations) that apt has of a release's main."""
-    compile_task = ["apt-get", "indextargets", "-o", "Acquire::Languages=en", "--format", "$(FILENAME)"]
-    only = [f"Created-By: {kind}", f"Codename: {release}", "Component: main"]
-    files = subprocess.run([*compile_task, *only], capture_output=True, text=True, check=True).stdout.splitlines()
+def read_list(list_type: str, release: str) -> Iterator[dict[str, str]]:
+    """Yield the stanzas of apt's list of this type (Packages, Translations) for the main component of a release."""
+    command = ["apt-get", "indextargets", "-o", "Acquire::Languages=en", "--format", "$(FILENAME)"]
+    filters = [f"Created-By: {list_type}", f"Codename: {release}", "Component: main"]
+    files = subprocess.run([*command, *filters], capture_output=True, text=True, check=True).stdout.splitlines()
     if not files:
-        raise SystemExit(f"no {kind} list of {release} main: run apt-get update -o Acquire::Languages=en")
+        raise SystemExit(f"no {list_type} list of {release} main: run apt-get update -o Acquire::Languages=en")
     cat = subprocess.run(["/usr/lib/apt/apt-helper", "cat-file", files[0]], capture_output=True, check=True)
     for stanza in cat.stdout.decode().strip().split("\n\n"):
         fields = re.split(r"\n(?! )", stanza)
         yield {name: value.lstrip(" ") for name, _, value in (field.partition(":") for field in fields)}
 
 
-def plain(long: str) -> str:
-    """Put the body of a Debian description on one line: whole sentences that give no address, up to LONGEST."""
+def to_one_line(description: str) -> str:
+    """The body of a Debian description on one line: whole sentences without addresses, up to MAX_LENGTH characters."""
     blocks = [""]  # paragraphs and list items
-    for line in long.splitlines():
+    for line in description.splitlines():
         text = BULLET.sub("", line, count=1) if (bullet := BULLET.match(line)) else line
         if bullet or line.strip() == ".":
             blocks.append("")
@@ -93,34 +92,34 @@ def plain(long: str) -> str:
     sentences = [sentence for sentence in sentences if not ADDRESS.search(sentence)]
     kept: list[str] = []
     for sentence in sentences:
-        if len(" ".join([*kept, sentence])) > LONGEST:
+        if len(" ".join([*kept, sentence])) > MAX_LENGTH:
             break
         kept.append(sentence)
-    while kept and kept[-1][-1] in ":,":  # announces what is not there any more
+    while kept and kept[-1][-1] in ":,":  # announces something that was cut off
         kept.pop()
-    return " ".join(kept) or textwrap.shorten(" ".join(sentences), LONGEST, placeholder=" ...")
+    return " ".join(kept) or textwrap.shorten(" ".join(sentences), MAX_LENGTH, placeholder=" ...")
 
 
-def runs(text: str) -> set[str]:
-    """The runs of RUN words in a text: what two near duplicates have in common."""
+def word_ngrams(text: str) -> set[str]:
+    """The word n-grams of a text, which near duplicates share."""
     words = re.findall(r"[a-z]+", text.lower())
-    return {" ".join(words[start : start + RUN]) for start in range(max(1, len(words) - RUN + 1))}
+    return {" ".join(words[start : start + NGRAM]) for start in range(max(1, len(words) - NGRAM + 1))}
 
 
-def distinct(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
-    """Yield the rows whose description does not repeat one before, PER_SOURCE of a source at most."""
+def without_duplicates(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
+    """Yield the rows whose description does not repeat an earlier one, MAX_PER_SOURCE of a source at most."""
     sizes: list[int] = []
-    homes: dict[str, list[int]] = defaultdict(list)  # run of words -> the rows kept that have it
+    rows_with: dict[str, list[int]] = defaultdict(list)  # n-gram -> indices of the kept rows that contain it
     sources: Counter[str] = Counter()
     for row in rows:
-        mine = runs(row["description"])
-        shared = Counter(number for run in mine for number in homes[run])
-        repeats = any(count >= SAME * min(len(mine), sizes[number]) for number, count in shared.items())
-        if repeats or sources[row["source"]] == PER_SOURCE:
+        ngrams = word_ngrams(row["description"])
+        shared = Counter(index for ngram in ngrams for index in rows_with[ngram])
+        repeats = any(count >= MAX_OVERLAP * min(len(ngrams), sizes[index]) for index, count in shared.items())
+        if repeats or sources[row["source"]] == MAX_PER_SOURCE:
             continue
-        for run in mine:
-            homes[run].append(len(sizes))
-        sizes.append(len(mine))
+        for ngram in ngrams:
+            rows_with[ngram].append(len(sizes))
+        sizes.append(len(ngrams))
         sources[row["source"]] += 1
         yield row
 
@@ -136,59 +135,59 @@ def read_packages(release: str) -> dict[str, list[dict[str, str]]]:
         if stanza["Section"] not in LABELS or PART_NAME.search(name) or ("-plugin" in name and name != source):
             continue
         if not PART_SUMMARY.search(summary) and not EMPTY.search(body):
-            values = [name, source, summary, plain(body), LABELS[stanza["Section"]]]
+            values = [name, source, summary, to_one_line(body), LABELS[stanza["Section"]]]
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     rows.sort(key=lambda row: (row["source"], row["id"] != row["source"], len(row["id"]), row["id"]))
 
     sources: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for row in distinct([row for row in rows if len(row["description"]) >= SHORTEST]):
+    for row in without_duplicates([row for row in rows if len(row["description"]) >= MIN_LENGTH]):
         sources[row["source"]].append(row)
     return sources
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-    """Put names in an order that looks random and never changes."""
+def hash_order(names: Iterable[str]) -> list[str]:
+    """Names in an order that looks random and never changes."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
 
 
 def split(sources: dict[str, list[dict[str, str]]]) -> dict[str, list[dict[str, str]]]:
-    """Deal the sources out: one package each to labeled and test, all that are left to unlabeled."""
+    """Divide the sources: one package each for labeled and test, all packages of the other sources for unlabeled."""
     splits: dict[str, list[dict[str, str]]] = {"labeled": [], "unlabeled": [], "test": []}
     for label in sorted(set(LABELS.values())):
-        mine = in_order(source for source, packages in sources.items() if packages[0]["label"] == label)
-        labeled, rest = mine[:LABELED_EACH], mine[LABELED_EACH:]
-        tested = min(TEST_MOST, round(TEST_SHARE * len(rest)))
+        names = hash_order(source for source, packages in sources.items() if packages[0]["label"] == label)
+        labeled, remaining = names[:LABELED_PER_LABEL], names[LABELED_PER_LABEL:]
+        test_count = min(MAX_TEST_ROWS, round(TEST_FRACTION * len(remaining)))
         splits["labeled"] += [sources[source][0] for source in labeled]
-        splits["test"] += [sources[source][0] for source in rest[:tested]]
-        splits["unlabeled"] += [row for source in rest[tested:] for row in sources[source]]
+        splits["test"] += [sources[source][0] for source in remaining[:test_count]]
+        splits["unlabeled"] += [row for source in remaining[test_count:] for row in sources[source]]
     return splits
 
 
 def check(splits: dict[str, list[dict[str, str]]]) -> None:
-    """Refuse splits that share a source package or a description."""
+    """Exit if two splits share a source package or a description."""
     for column in ("source", "id", "description"):
-        homes: dict[str, set[str]] = defaultdict(set)
+        splits_with: dict[str, set[str]] = defaultdict(set)
         for name, rows in splits.items():
             for row in rows:
-                homes[row[column]].add(name)
-        if shared := [value for value, names in homes.items() if len(names) > 1]:
+                splits_with[row[column]].add(name)
+        if shared := [value for value, names in splits_with.items() if len(names) > 1]:
             raise SystemExit(f"in more than one split, nothing written: {column} {shared[:5]}")
 
 
 def write(path: Path, rows: list[dict[str, str]], columns: list[str]) -> None:
-    """Write rows as CSV, compressed without a time or a name so that the same rows give the same bytes."""
+    """Write rows as gzipped CSV, without a time stamp so that the same rows give the same bytes."""
     by_id = {row["id"]: row for row in rows}
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(by_id[name] for name in in_order(by_id))
+    writer.writerows(by_id[name] for name in hash_order(by_id))
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
 def main() -> None:
-    """Read the lists, deal the packages out and write the three files."""
+    """Read the lists, split the packages and write the three files."""
     parser = argparse.ArgumentParser(description="Collect sample data from the package lists of a Debian machine.")
-    parser.add_argument("folder", type=Path, help="where the three files go")
+    parser.add_argument("folder", type=Path, help="folder for the three files")
     parser.add_argument("--release", default="bookworm", help="codename of the Debian release (default: %(default)s)")
     options = parser.parse_args()
 

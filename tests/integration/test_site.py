@@ -70,7 +70,7 @@ def test_a_link_that_leads_nowhere_ends_the_build(monkeypatch, tmp_path):
         import build_site
     finally:
         sys.path.pop(0)
-    monkeypatch.setattr(build_site, "page", lambda source: "[gone](nowhere.md)\n")
+    monkeypatch.setattr(build_site, "convert_page", lambda source: "[gone](nowhere.md)\n")
     assert build_site.build(tmp_path / "site") != 0
     assert not (tmp_path / "site").exists()
     assert build_site.pages()["benchmarks/RESULTS.md"] == "benchmarks.md"

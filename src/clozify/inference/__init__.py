@@ -1,1 +1,1 @@
-"""What is done with a finished run."""
+"""What is done with a finished run, or with a task before any training."""

@@ -1,4 +1,4 @@
-"""Prints what finished runs reached, for `clozify train` and `clozify report`."""
+"""Prints the scores of finished runs, for `clozify train` and `clozify report`."""
 
 from __future__ import annotations
 

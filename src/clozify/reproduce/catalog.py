@@ -1,4 +1,4 @@
-"""The tables and figures by name, and the check of what is requested of them."""
+"""The tables and figures by name, and the checks of a request for one."""
 
 from __future__ import annotations
 

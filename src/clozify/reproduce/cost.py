@@ -1,4 +1,4 @@
-"""Estimates what experiments will cost: members, steps, rows to score, disk and time; shared jobs count once.
+"""Estimates the cost of experiments: members, steps, rows to score, disk and time; shared jobs count once.
 
 Time comes from a few steps and rows that are run on this machine, once for each task; nothing is written.
 """
@@ -26,7 +26,7 @@ TIMING_ROWS = 256
 
 @dataclass
 class TableCost:
-    """What the experiments of a table will cost; the names are those of `--plan --json`."""
+    """The cost of the experiments of a table; the names are those of `--plan --json`."""
 
     cells: int
     done: int  # cells that have a result

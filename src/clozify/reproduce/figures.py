@@ -5,22 +5,22 @@ from __future__ import annotations
 from clozify.reproduce import paper
 from clozify.reproduce.data_locations import TITLES
 from clozify.reproduce.experiments import Experiment
-from clozify.reproduce.specs import Entry, RowSpec, TableRequest, TableSpec, main_test_set
+from clozify.reproduce.specs import Entry, RowSpec, TableRequest, TableSpec
 
 LEGEND_ORDER = ("yelp", "agnews", "mnli", "yahoo")
 SKIPPING_TASKS = ("agnews", "yahoo")  # of figure 4's dashed lines
 
 
 def figure3(request: TableRequest) -> TableSpec:
-    """The auxiliary task."""
+    """Figure 3: improvement by auxiliary language modelling."""
     rows = []
     sizes = request.all_sizes(paper.SIZES)
     for task in request.all_tasks(LEGEND_ORDER):
         entries = []
         for size in sizes:
             both = [Experiment(task, size, "pet", (f"language_modeling={value}",)) for value in ("true", "false")]
-            paper_values = paper.FIGURE3.get(task, {}).get(size)
-            entries.append(request.entry(*both, test_set=main_test_set(task), paper=paper_values, combine="difference"))
+            paper_value = paper.FIGURE3.get(task, {}).get(size)
+            entries.append(request.entry(*both, paper=paper_value, combine="difference"))
         rows.append(RowSpec("", TITLES[task], tuple(entries)))
     return TableSpec(
         "figure3",
@@ -35,26 +35,21 @@ def figure3(request: TableRequest) -> TableSpec:
 
 
 def figure4(request: TableRequest) -> TableSpec:
-    """Generations, with skipped ones."""
+    """Figure 4: accuracy of each generation of zero-shot iPET."""
     rows = []
     tasks = request.all_tasks(LEGEND_ORDER)
     for task in tasks:
         experiment = Experiment(task, 0, "ipet")
-        entries = [
-            request.entry(experiment, measure=f"generation {number}", test_set=main_test_set(task))
-            for number in range(5)
-        ]
+        entries = [request.entry(experiment, measure=f"generation {generation}") for generation in range(5)]
         rows.append(RowSpec("", TITLES[task], tuple(entries)))
     for task in [task for task in tasks if task in SKIPPING_TASKS or task not in paper.ENGLISH]:
         experiment = Experiment(task, 0, "ipet", ("ipet.skip_generations=true",))
         paper_values = paper.FIGURE4_SKIPPED.get(task, {})
         skipping = [
-            request.entry(
-                experiment, measure=f"generation {number}", test_set=main_test_set(task), paper=paper_values.get(number)
-            )
-            if number in (1, 4)
+            request.entry(experiment, measure=f"generation {generation}", paper=paper_values.get(generation))
+            if generation in (1, 4)
             else Entry()
-            for number in range(5)
+            for generation in range(5)
         ]
         rows.append(RowSpec("", f"{TITLES[task]}, skipping 2 and 3", tuple(skipping)))
     return TableSpec(
@@ -70,7 +65,7 @@ def figure4(request: TableRequest) -> TableSpec:
 
 
 def figure5(request: TableRequest) -> TableSpec:
-    """In-domain pretraining."""
+    """Figure 5: with and without in-domain pretraining."""
     task = request.single_task()
     sizes = request.all_sizes(paper.SIZES)
     rows = []
@@ -78,10 +73,7 @@ def figure5(request: TableRequest) -> TableSpec:
         method = "pet" if name.startswith("PET") else "supervised"
         paper_values = paper.FIGURE5[name] if task == "yelp" else {}
         experiments = {size: Experiment(task, size, method, pretrained=name.endswith("PT")) for size in sizes}
-        entries = [
-            request.entry(experiment, test_set=main_test_set(task), paper=paper_values.get(size))
-            for size, experiment in experiments.items()
-        ]
+        entries = [request.entry(experiment, paper=paper_values.get(size)) for size, experiment in experiments.items()]
         rows.append(RowSpec("", name, tuple(entries)))
     return TableSpec(
         "figure5",
@@ -95,7 +87,7 @@ def figure5(request: TableRequest) -> TableSpec:
 
 
 def figure6(request: TableRequest) -> TableSpec:
-    """Learning rate and steps."""
+    """Figure 6: learning rates and numbers of training steps."""
     task, size = request.single_task(), request.single_size(100)
     rows = []
     for rate, name in paper.FIGURE6:
@@ -106,7 +98,7 @@ def figure6(request: TableRequest) -> TableSpec:
             settings = (f"{section}.learning_rate={rate}", f"{section}.max_steps={steps}")
             without_lm = ("language_modeling=false",) if method == "pet" else ()
             experiment = Experiment(task, size, method, (*without_lm, *settings))
-            entries.append(request.entry(experiment, test_set=main_test_set(task), paper=paper_values.get(steps)))
+            entries.append(request.entry(experiment, paper=paper_values.get(steps)))
         rows.append(RowSpec(f"LR = {rate}", name, tuple(entries)))
     return TableSpec(
         "figure6",

@@ -53,7 +53,7 @@ def reproduce(options: ReproduceOptions) -> tuple[FilledTable, list[Path]]:
 
 
 def plan_cost(options: ReproduceOptions) -> TableCost:
-    """Estimate what the requested cells will cost; nothing is written."""
+    """Estimate the cost of the requested cells; nothing is written."""
     spec, runner = _prepare(options)
     requested = spec.requested_experiments()
     missing = _check_data(requested, runner, required=options.tasks is not None)

@@ -87,9 +87,10 @@ class TableRequest:
         )
 
     def entry(self, *experiments: Experiment, size: int | str | None = None, **fields: Any) -> Entry:
-        """An entry of these experiments, marked if it is requested; `fields` are those of `Entry`."""
+        """An entry of these experiments, marked if it is requested; `fields` are other fields of `Entry`."""
         requested = self.includes(experiments, experiments[0].examples if size is None else size)
-        return replace(Entry(experiments, requested=requested), **fields)
+        entry = Entry(experiments, test_set=main_test_set(experiments[0].task), requested=requested)
+        return replace(entry, **fields)
 
     def single_size(self, default: int) -> int:
         """The training-set size of a table that has one."""

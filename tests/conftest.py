@@ -1,20 +1,35 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
-import hypothesis
 import pytest
 
-# The first example pays for making a model; the same examples every time, so that CI does not fail by chance.
-hypothesis.settings.register_profile("clozify", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("clozify")
+with suppress(ImportError):  # tests marked `gpu` run without it
+    import hypothesis
+
+    # The first example pays for making a model; the same examples every time, so that CI does not fail by chance.
+    hypothesis.settings.register_profile("clozify", deadline=None, derandomize=True)
+    hypothesis.settings.load_profile("clozify")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may need a network
 # One thread for each of pytest-xdist's workers and the processes they start: tiny models gain nothing from more.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` where there is no CUDA device."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture(scope="session", autouse=True)

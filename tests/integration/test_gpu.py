@@ -1,0 +1,227 @@
+"""The GPU optimisations give PyTorch's results: each kernel, each feature switched off, and whole runs.
+
+python -m pytest -m gpu tests/integration/test_gpu.py
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from clozify.gpu import fallback
+from clozify.gpu.cuda_graphs import CudaGraphRunner
+from clozify.gpu.features import FEATURES, without
+from clozify.gpu.fused_linear import fused_linear_layers
+from clozify.pipeline.train import train
+
+pytestmark = pytest.mark.gpu
+
+TASK = """
+name = "stars"
+fields = ["text"]
+patterns = ["It was {mask}. {text}", "Just {mask}! || {text}"]
+[labels]
+1 = "bad"
+2 = "great"
+"""
+SETTINGS = [
+    "repetitions=1",
+    "finetune.max_steps=30",
+    "finetune.learning_rate=1e-4",
+    "distill.max_steps=30",
+    "distill.learning_rate=1e-4",
+    "max_seq_length=40",
+]
+MAX_ERROR = 0.05  # |difference| / |scores|; bf16 alone makes 0.01 (on a CPU, against float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_folder):
+    """A task, its rows, and a tiny model without dropout, whose masks would differ between implementations."""
+    path = tmp_path_factory.mktemp("gpu")
+    (path / "task.toml").write_text(TASK)
+    words = ["a fine game", "a slow tool", "mail for all", "fonts and more", "the music player", "data base"]
+    rows = [(1 + n % 2, " and ".join([words[n % 6]] * (1 + n % 4)) + f" number {n}") for n in range(100)]
+    frame = pd.DataFrame(rows, columns=["label", "text"])
+    frame[:10].to_csv(path / "labeled.csv", index=False)
+    frame[["text"]][10:60].to_csv(path / "unlabeled.csv", index=False)
+    frame[60:].to_csv(path / "test.csv", index=False)
+    shutil.copytree(tiny_folder("bert"), path / "model")
+    config = json.loads((path / "model" / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (path / "model" / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def scores(run: Path) -> dict[str, np.ndarray]:
+    """Every array of scores in a run's folder, and its soft labels."""
+    arrays = {path.parent.parent.name + "/" + path.name: [] for path in run.rglob("*.npy")}
+    for path in sorted(run.rglob("*.npy")):  # members' folders are named by keys, which settings change
+        arrays[path.parent.parent.name + "/" + path.name].append(np.load(path))
+    labels = pd.read_parquet(run / "labels.parquet")
+    probabilities = labels[[name for name in labels if name.startswith("probability_")]].to_numpy()
+    summed = {name: np.sum(np.stack(values).astype(np.float64), axis=0) for name, values in arrays.items()}
+    return summed | {"labels": probabilities}
+
+
+def run_pet(folder: Path, name: str, *settings: str, devices: str = "auto") -> dict[str, np.ndarray]:
+    """The scores of a whole run: members, soft labels, classifier."""
+    train(
+        folder / "task.toml",
+        folder / "labeled.csv",
+        folder / name,
+        devices=devices,
+        at_once=1,
+        unlabeled=folder / "unlabeled.csv",
+        test=folder / "test.csv",
+        model=str(folder / "model"),
+        settings=[*SETTINGS, *settings],
+    )
+    return scores(folder / name)
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    return run_pet(folder, "reference")
+
+
+def relative_errors(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
+    assert actual.keys() == expected.keys()
+    return {
+        name: float(np.linalg.norm(array - expected[name]) / np.linalg.norm(expected[name]))
+        for name, array in actual.items()
+    }
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Counts the CUDA graphs that are captured."""
+    counted: list[int] = []
+    capture = CudaGraphRunner._capture
+
+    def count(self, *arguments):
+        capture(self, *arguments)
+        counted.append(len(self.captured))
+
+    monkeypatch.setattr(CudaGraphRunner, "_capture", count)
+    return counted
+
+
+def test_training_changes_the_scores_that_the_other_tests_compare(folder, reference):
+    untrained = run_pet(folder, "untrained", "finetune.max_steps=0", "distill.max_steps=0")
+    assert max(relative_errors(untrained, reference).values()) > 5 * MAX_ERROR
+
+
+@pytest.mark.parametrize("feature", sorted(FEATURES))
+def test_a_run_without_a_feature_gives_the_same_scores(folder, reference, captures, feature):
+    with without(feature):
+        actual = run_pet(folder, f"without-{feature}")
+    errors = relative_errors(actual, reference)
+    assert max(errors.values()) < MAX_ERROR, errors
+    assert bool(captures) == (feature != "cuda_graphs")
+
+
+def test_graphs_replay_exactly_what_eager_steps_compute(folder, reference):
+    """The same kernels on the same numbers."""
+    with without("cuda_graphs"):
+        errors = relative_errors(run_pet(folder, "eager"), reference)
+    assert max(errors.values()) < 1e-3, errors
+
+
+def test_dropout_is_the_same_in_graphs_and_in_eager_steps(folder, tiny_folder, tmp_path):
+    """A graph that repeats one dropout mask for ever trains a worse model."""
+    for file in ("task.toml", "labeled.csv", "unlabeled.csv", "test.csv"):
+        shutil.copy(folder / file, tmp_path)
+    shutil.copytree(tiny_folder("bert"), tmp_path / "model")
+    graphs = run_pet(tmp_path, "graphs")
+    with without("cuda_graphs"):
+        errors = relative_errors(run_pet(tmp_path, "eager"), graphs)
+    assert max(errors.values()) < 1e-3, errors
+
+
+def test_custom_kernels_and_plain_pytorch_give_the_same_run(folder, reference, captures):
+    actual = run_pet(folder, "torch", "kernels=torch")
+    assert not captures
+    errors = relative_errors(actual, reference)
+    assert max(errors.values()) < MAX_ERROR, errors
+    assert (actual["labels"].argmax(axis=1) == reference["labels"].argmax(axis=1)).mean() >= 0.9
+    accuracies = [
+        json.loads((folder / name / "metrics.json").read_text())["classifier"]["accuracy"]
+        for name in ("torch", "reference")
+    ]
+    assert accuracies[0] == pytest.approx(accuracies[1], abs=0.1)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_float32_on_a_gpu_gives_the_scores_of_a_cpu(folder, kernels):
+    on_gpu = run_pet(folder, f"float32-{kernels}", "precision=float32", f"kernels={kernels}")
+    on_cpu = run_pet(folder, f"float32-cpu-{kernels}", "precision=float32", f"kernels={kernels}", devices="cpu")
+    for name, expected in on_cpu.items():
+        assert np.abs(on_gpu[name] - expected).max() < 1e-3, name
+
+
+def test_steps_without_masked_tokens_train(folder):
+    """With short rows it happens that the auxiliary task masks nothing."""
+    actual = run_pet(folder, "unmasked", "finetune.mlm_probability=1e-9")
+    assert all(np.isfinite(array).all() for array in actual.values())
+
+
+def test_a_run_whose_graphs_cannot_be_captured_goes_on_eagerly_and_warns_once(folder, reference, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no graphs today")
+
+    monkeypatch.setattr(fallback, "_warned", set())
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", fail)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        errors = relative_errors(run_pet(folder, "no-graphs"), reference)
+    messages = [str(warning.message) for warning in caught if "CUDA graphs" in str(warning.message)]
+    assert len(messages) == 1, messages
+    assert "no graphs today" in messages[0]
+    assert max(errors.values()) < MAX_ERROR, errors
+
+
+def test_the_layernorm_kernels_match_pytorch():
+    from tests.unit.gpu.test_fused_layernorm import compare_dropout, compare_model, compare_with_formula
+
+    for dropout in (0.0, 0.25):
+        for rows, size in ((11, 24), (3, 32), (700, 1024)):
+            compare_with_formula(dropout, torch.float32, 1e-4, rows, size, "cuda")
+            compare_with_formula(dropout, torch.bfloat16, 0.03, rows, size, "cuda")
+    compare_dropout("cuda")
+    compare_model("cuda")
+
+
+def test_the_adamw_kernel_matches_pytorch():
+    from tests.unit.gpu.test_master_weights import compare_kernel
+
+    compare_kernel("cuda")
+
+
+def test_fused_linear_layers_match_pytorch():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key, self.value = (nn.Linear(64, 64) for _ in range(3))
+
+        def forward(self, x):
+            return self.query(x) * self.key(x) + self.value(x)
+
+    torch.manual_seed(0)
+    module = Attention().to("cuda", torch.bfloat16)
+    x = torch.randn(300, 64, device="cuda", dtype=torch.bfloat16)
+    exact = [p.detach().double().requires_grad_() for p in module.parameters()]
+    q, k, v = ((x.double() @ weight.T + bias) for weight, bias in zip(exact[::2], exact[1::2], strict=True))
+    expected = torch.autograd.grad((q * k + v).sin().sum(), exact)
+    with fused_linear_layers(module):
+        actual = torch.autograd.grad(module(x).double().sin().sum(), list(module.parameters()))
+    for one, other in zip(actual, expected, strict=True):
+        assert (one - other).norm() < 0.05 * other.norm()

@@ -1,7 +1,6 @@
-"""Rows and labels from memory: lists, arrays, Series, DataFrames and dicts, checked one by one.
+"""Rows and labels from memory: lists, arrays, Series, DataFrames and dicts.
 
-In: what a caller holds, and a task. Out: `Rows`, and labels by the task's names; or one sentence that says which row is
-wrong, as a `ValueError` too, since that is what callers from scikit-learn expect.
+Every row is checked. An error names the first bad row and is a `ValueError` too, as callers from scikit-learn expect.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 Texts: TypeAlias = "Sequence[str] | Sequence[Mapping[str, str]] | NDArray[Any] | pd.DataFrame | pd.Series"
 RowSource: TypeAlias = "str | Path | Rows | Texts"  # a file's name, or rows in memory
 
-KINDS: dict[str, Callable[[str], Any]] = {  # what y may hold, by NumPy's letter for it
+LABEL_TYPES: dict[str, Callable[[str], Any]] = {  # NumPy's dtype.kind of y -> a label's name as such a value
     "U": str,
     "i": int,
     "u": int,
@@ -36,11 +35,11 @@ KINDS: dict[str, Callable[[str], Any]] = {  # what y may hold, by NumPy's letter
 
 
 class InputError(DataError, ValueError):
-    """Rows or labels that the estimator cannot use; scikit-learn expects a `ValueError`."""
+    """Rows or labels in memory that cannot be used; scikit-learn expects a `ValueError`."""
 
 
 def make_rows(columns: dict[str, list[str]], task: Task, source: str) -> Rows:
-    """Rows from memory."""
+    """Rows from each field's texts, and the labels where they are among the columns; messages name `source`."""
     from datasets import Dataset
 
     try:
@@ -72,43 +71,44 @@ def load_rows(data: RowSource, task: Task, column_mapping: Mapping[str, str] | N
     return make_rows(columns, task, "rows in memory")
 
 
-def extract_columns(X: Any, task: Task, what: str) -> dict[str, list[str]]:  # noqa: N803
-    """Each field's texts, from whatever holds rows; `what` names it in messages. Optional fields may be missing."""
+def extract_columns(X: Any, task: Task, source: str) -> dict[str, list[str]]:  # noqa: N803
+    """Each field's texts from texts, dicts, a 2-D array or a DataFrame; messages name `source`."""
     sized = hasattr(X, "__len__") and getattr(X, "shape", None) != ()
     if isinstance(X, (str, bytes, Mapping)) or hasattr(X, "toarray") or not sized:
-        kind = "one text" if isinstance(X, str) else f"of the type {type(X).__name__}"
-        raise InputError(f"{what} is {kind}, not rows; hand over a list of texts or a DataFrame.")
+        description = "one text" if isinstance(X, str) else f"of the type {type(X).__name__}"
+        raise InputError(f"{source} is {description}, not rows; pass a list of texts or a DataFrame.")
     if not len(X):
-        raise InputError(f"{what} has 0 rows; at least 1 is required.")
+        raise InputError(f"{source} has 0 rows; at least 1 is required.")
     columns: dict[str, list[Any]]
     if hasattr(X, "columns"):
         present = [name for name in task.fields if name in X.columns or name not in task.optional]
         for name in present:
             if (count := list(X.columns).count(name)) != 1:
                 raise InputError(
-                    f"{what} has {count} columns '{name}'{did_you_mean(name, map(str, X.columns))}; the fields are "
+                    f"{source} has {count} columns '{name}'{did_you_mean(name, map(str, X.columns))}; the fields are "
                     f"{quoted(task.fields)}, the columns {quoted(X.columns)}."
                 )
         columns = {name: list(X[name]) for name in present}
     else:
-        columns = _by_field(np.asarray(X).tolist() if hasattr(X, "__array__") else list(X), task, what)
-    return {name: _checked(values, name, name in task.optional, what) for name, values in columns.items()}
+        columns = _split_fields(np.asarray(X).tolist() if hasattr(X, "__array__") else list(X), task, source)
+    return {name: _check_texts(values, name, name in task.optional, source) for name, values in columns.items()}
 
 
-def _by_field(rows: list[Any], task: Task, what: str) -> dict[str, list[Any]]:
-    """Rows that are dicts, sequences of texts (a 2-D array), or texts, by field."""
+def _split_fields(rows: list[Any], task: Task, source: str) -> dict[str, list[Any]]:
+    """Each field's values in rows that are dicts, sequences of texts, or (for one field) texts."""
     fields = task.fields
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if type(row) is not type(rows[0]) and {type(row), type(rows[0])} & {dict, list, tuple}:
             raise InputError(
-                f"Row {number} of {what} is a {type(row).__name__}, row 0 a {type(rows[0]).__name__}; give all alike."
+                f"Row {index} of {source} is a {type(row).__name__}, row 0 a {type(rows[0]).__name__}; pass one type "
+                "of row."
             )
         if isinstance(row, dict) and (missing := [n for n in fields if n not in row and n not in task.optional]):
-            raise InputError(f"Row {number} of {what} lacks the field '{missing[0]}'; it has {quoted(row)}.")
+            raise InputError(f"Row {index} of {source} lacks the field '{missing[0]}'; it has {quoted(row)}.")
         if not isinstance(row, dict) and (width := len(row) if isinstance(row, (list, tuple)) else 1) != len(fields):
             raise InputError(
-                f"Row {number} of {what} has {width} columns, but the task has {len(fields)} fields: {quoted(fields)}; "
-                "give a DataFrame, dicts, or columns in this order."
+                f"Row {index} of {source} has {width} columns, but the task has {len(fields)} fields: {quoted(fields)};"
+                " pass a DataFrame, dicts, or columns in this order."
             )
     if isinstance(rows[0], dict):
         return {name: [row.get(name) for row in rows] for name in fields}
@@ -117,64 +117,64 @@ def _by_field(rows: list[Any], task: Task, what: str) -> dict[str, list[Any]]:
     return {fields[0]: rows}
 
 
-def _checked(values: list[Any], field: str, optional: bool, what: str) -> list[str]:
-    """The values, all of them text; what an optional field lacks is empty."""
+def _check_texts(values: list[Any], field: str, optional: bool, source: str) -> list[str]:
+    """The values as text; a missing value of an optional field is empty."""
     import pandas as pd
 
     missing = pd.isna(np.fromiter(values, dtype=object, count=len(values)))
-    for number, value in enumerate(values):
-        if missing[number] and not optional:
+    for index, value in enumerate(values):
+        if missing[index] and not optional:
             raise InputError(
-                f"Row {number} of {what} has no text in the field '{field}' ({value}); leave the row out or give an "
+                f"Row {index} of {source} has no text in the field '{field}' ({value}); remove the row or pass an "
                 "empty text."
             )
-        if not missing[number] and not isinstance(value, str):
+        if not missing[index] and not isinstance(value, str):
             raise InputError(
-                f"Row {number} of {what} holds {value!r} in the field '{field}', which is of the type "
-                f"{type(value).__name__}; give text."
+                f"Row {index} of {source} holds {value!r} in the field '{field}', which is of the type "
+                f"{type(value).__name__}; pass text."
             )
-    return ["" if absent else str(value) for value, absent in zip(values, missing, strict=True)]
+    return ["" if is_missing else str(value) for value, is_missing in zip(values, missing, strict=True)]
 
 
 def encode_labels(y: Any, task: Task) -> tuple[list[str], NDArray[Any], NDArray[np.int64]]:
-    """The rows' labels by the task's own names; `classes_`, of the kind of `y`; and their places in `task.labels`.
+    """The rows' labels by the task's names; `classes_`, of the type of `y`; and their indices in `task.labels`.
 
     Classes are sorted: scikit-learn's scorers take the columns of `predict_proba` to be in that order.
     """
     import pandas as pd
 
     if y is None:
-        raise InputError("PetClassifier requires y to be passed, but the target y is None; give each row its label.")
-    given = column_or_1d(np.asarray(y, dtype=object) if hasattr(y, "__array__") else y, warn=True)
-    if (missing := np.flatnonzero(pd.isna(given))).size:
+        raise InputError("PetClassifier requires y to be passed, but the target y is None; pass each row's label.")
+    values = column_or_1d(np.asarray(y, dtype=object) if hasattr(y, "__array__") else y, warn=True)
+    if (missing := np.flatnonzero(pd.isna(values))).size:
         raise InputError(
-            f"Input y contains NaN: row {missing[0]} has no label; hand rows without labels over as 'unlabeled'."
+            f"Input y contains NaN: row {missing[0]} has no label; pass rows without labels as 'unlabeled'."
         )
-    given = np.array(given.tolist())  # plain text or numbers, also out of arrays of objects
-    check_classification_targets(given)
-    kind, own = given.dtype.kind, task.labels
-    texts = [str(int(value) if kind == "f" else value) for value in given.tolist()]  # 1.0 is 1
-    found = sorted(set(texts))
-    fitting = [names for names in [own, *task.aliases] if set(found) <= set(names)]
-    if not fitting or kind not in KINDS:
-        unknown = [text for text in found if text not in own] or found
+    values = np.array(values.tolist())  # plain text or numbers, also out of arrays of objects
+    check_classification_targets(values)
+    kind, labels = values.dtype.kind, task.labels
+    texts = [str(int(value) if kind == "f" else value) for value in values.tolist()]  # 1.0 is 1
+    distinct = sorted(set(texts))
+    fitting = [names for names in [labels, *task.aliases] if set(distinct) <= set(names)]
+    if not fitting or kind not in LABEL_TYPES:
+        unknown = [text for text in distinct if text not in labels] or distinct
         hint = " If scikit-learn numbered the labels itself, list its numbers in the task's 'aliases'."
         raise InputError(
-            f"y holds the label {quoted(unknown, 5)}, which the task does not know{did_you_mean(unknown[0], own)}; its "
-            f"labels are {quoted(own)}.{hint if kind == 'i' else ''}"
+            f"y holds the label {quoted(unknown, 5)}, which the task does not know{did_you_mean(unknown[0], labels)}; "
+            f"its labels are {quoted(labels)}.{hint if kind == 'i' else ''}"
         )
     names = fitting[0]
-    if len({tuple(other.index(text) for text in found) for other in fitting}) > 1:
+    if len({tuple(other.index(text) for text in distinct) for other in fitting}) > 1:
         warnings.warn(
-            f"The labels {quoted(found, 5)} fit {quoted(names, 5)} as well as {quoted(fitting[1], 5)}; the first is "
+            f"The labels {quoted(distinct, 5)} fit {quoted(names, 5)} as well as {quoted(fitting[1], 5)}; the first is "
             "taken. If that is wrong, change 'aliases' in the task.",
             stacklevel=3,
         )
     try:
-        classes = np.array([KINDS[kind](name) for name in names])
+        classes = np.array([LABEL_TYPES[kind](name) for name in names])
     except (ValueError, KeyError):
         raise InputError(
-            f"y holds {given.dtype.name} values, which not all of the labels {quoted(names)} are; give labels as text."
+            f"y holds {values.dtype.name} values, which not all of the labels {quoted(names)} are; pass labels as text."
         ) from None
-    places = np.argsort(classes)
-    return [own[names.index(text)] for text in texts], classes[places], places
+    order = np.argsort(classes)
+    return [labels[names.index(text)] for text in texts], classes[order], order

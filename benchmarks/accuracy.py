@@ -124,7 +124,7 @@ def main(
     if one:
         cell(*json.loads(one))
         return
-    from clozify.executors.local import shared_gpu
+    from clozify.executors.mps import mps_service
 
     asked: dict[str, Any] = {"output": output, "model": model, "recipe": recipe, "settings": settings or []}
     asked |= {"methods": methods.split(","), "held_out": held_out, "at_once": at_once, "task": task}
@@ -137,7 +137,7 @@ def main(
             if subprocess.run(command, stdout=log, stderr=log).returncode:
                 print(f"{size} examples failed; see {output}/log-{size}.txt", file=sys.stderr, flush=True)
 
-    with shared_gpu(), ThreadPoolExecutor(sizes_at_once) as pool:
+    with mps_service(), ThreadPoolExecutor(sizes_at_once) as pool:
         list(pool.map(run, sizes))
     show(asked, sizes)
 

@@ -135,7 +135,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
 
     datasets.config.HF_DATASETS_CACHE = str(folder / "cache")
     from clozify.config.task import parse_task
-    from clozify.executors.base import InProcess
+    from clozify.executors.local import LocalExecutor
     from clozify.methods import score
     from clozify.methods.ipet import counts_to_draw, select_training_rows
     from clozify.pipeline.final_classifier import train_classifiers
@@ -158,7 +158,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     score.TOKENS_PER_BATCH["cpu"] = 16_384
 
     def start(plan: Plan, run_folder: RunFolder) -> Run:
-        run = Run(Worker(plan, run_folder, RunContext("cpu")), InProcess())
+        run = Run(Worker(plan, run_folder, RunContext("cpu")), LocalExecutor())
         run.executor.start(run.worker, 0)
         return run
 

@@ -63,9 +63,9 @@ def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> No
 
 def measured(model: Path, count: int, steps: int, task: str, mps: bool) -> float:
     """Steps a second of so many processes together."""
-    from clozify.executors.local import shared_gpu
+    from clozify.executors.mps import mps_service
 
-    with tempfile.TemporaryDirectory() as gate, shared_gpu(mps) as own:
+    with tempfile.TemporaryDirectory() as gate, mps_service(mps) as own:
         command = [sys.executable, __file__, "--part", json.dumps([str(model), gate, count, steps, task])]
         how: Any = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | own}
         processes = [subprocess.Popen(command, **how) for _ in range(count)]

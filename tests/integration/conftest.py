@@ -3,7 +3,10 @@
 import pandas as pd
 import pytest
 
-from clozify.pipeline.train import train
+from clozify.pipeline.train import prepare, train
+from clozify.runs.context import RunContext
+from clozify.runs.folder import RunFolder
+from clozify.runs.worker import Worker
 
 TASK = """
 name = "stars"
@@ -50,3 +53,11 @@ def run(files, tiny_folder):
         return train(output=files / output, **(given | changes))
 
     return start
+
+
+@pytest.fixture
+def worker(files, tiny_folder):
+    """The state of a run that has not begun."""
+    plan = prepare(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert")), device="cpu")
+    with RunFolder(files / "run") as folder:
+        yield Worker(plan, folder, RunContext("cpu"))

@@ -6,16 +6,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import clozify
-from clozify.errors import RunError
-from clozify.executors.accelerate_launch import Beside
-from clozify.executors.select import choose_executor
-from clozify.runs.folder import RunFolder
 from tests.integration.conftest import SETTINGS
 from tests.integration.test_train import scores
 
@@ -35,30 +33,61 @@ FEW = ["finetune.gradient_accumulation_steps=1", "distill.per_gpu_train_batch_si
 FEW += ["finetune.per_gpu_train_batch_size=1", "distill.gradient_accumulation_steps=1"]
 
 
-def launch(files, settings, *more) -> subprocess.CompletedProcess[str]:
+def launch(files, model, output, settings, *options) -> subprocess.Popen[str]:
     """The command as people give it, in two processes on the CPU."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    asked = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    asked += ["--num_machines", "1", "--main_process_port", port, "-m", "clozify", "train", files / "task.toml"]
-    asked += ["--labeled", files / "labeled.csv", "--test", files / "test.csv", "--devices", "cpu", *more]
-    asked += [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    command += ["--num_machines", "1", "--main_process_port", port, "-m", "clozify", "train", files / "task.toml"]
+    command += ["--labeled", files / "labeled.csv", "--test", files / "test.csv", "--unlabeled", files / "pile.csv"]
+    command += ["--model", model, "--output", output, "--devices", "cpu", "--json", "--quiet", *options]
+    command += [word for setting in settings for word in ("--set", setting)]
     path = os.pathsep.join([str(Path(clozify.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        list(map(str, asked)), capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, timeout=300
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
 
 
-@pytest.mark.parametrize("settings", [UNEVEN, pytest.param(FEW, marks=pytest.mark.slow)], ids=["uneven", "few"])
+def ranks(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes of a launcher, by rank."""
+    return sorted(psutil.Process(launcher.pid).children(), key=lambda process: process.environ()["RANK"])
+
+
+def test_a_rank_that_is_killed_ends_the_others_and_the_run_resumes(run, files, still):
+    """Ranks that wait for a dead one would wait for days; what both have trained must be what one would have."""
+    settings = [*SETTINGS, "finetune.max_steps=20"]
+    launcher = launch(files, still, files / "both", settings)
+    deadline = time.monotonic() + 200
+    finished: list[Path] = []
+    while not finished and time.monotonic() < deadline:
+        finished = list((files / "both" / "members").glob("*/member.json"))
+        time.sleep(0.01)
+    processes = ranks(launcher)
+    processes[1].kill()
+    launcher.communicate(timeout=60)
+    assert launcher.returncode != 0
+    assert not psutil.wait_procs(processes, timeout=20)[1]
+    lines: list[str] = []
+    run("both", settings=settings, model=str(still), log=lines.append)
+    assert sum("already there" in line for line in lines) >= 1
+    run("alone", settings=settings, model=str(still))
+    one, other = scores(files / "alone"), scores(files / "both")
+    for name in [name for name in one if name.startswith("members/")]:
+        np.testing.assert_allclose(other[name], one[name], atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [UNEVEN, FEW], ids=["uneven", "few"])
 def test_two_processes_of_the_launcher_leave_the_same_run_as_one(run, files, still, settings):
     """Gradients that are added wrongly train another model, and nothing looks odd."""
     settings = [*SETTINGS, *settings]  # shares that differ, or steps of which one process has no row
     alone = run("alone", settings=settings, model=str(still), dev=files / "test.csv", allow_overlap=True)
-    more = ["--unlabeled", files / "pile.csv", "--model", still, "--output", files / "both", "--json", "--quiet"]
-    done = launch(files, settings, *more, "--dev", files / "test.csv", "--allow-overlap")
-    assert done.returncode == 0, done.stderr
-    both = json.loads(done.stdout)  # printed once
+    launcher = launch(files, still, files / "both", settings, "--dev", files / "test.csv", "--allow-overlap")
+    printed, errors = launcher.communicate(timeout=300)
+    assert launcher.returncode == 0, errors
+    both = json.loads(printed)  # printed once
     assert both["members"]["accuracy"] == pytest.approx(alone["members"]["accuracy"])
     one, other = scores(files / "alone"), scores(files / "both")
     members = [name for name in one if name.startswith("members/")]
@@ -78,25 +107,3 @@ def test_two_processes_of_the_launcher_leave_the_same_run_as_one(run, files, sti
     ]
     np.testing.assert_allclose(courses[0], courses[1], atol=1e-4)
     assert (files / "both" / "classifier" / "model.safetensors").exists()
-
-
-def test_the_launcher_excludes_other_ways_to_run(monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for asked in ({"name": "ray"}, {"at_once": 2}, {"devices": "2"}):
-        with pytest.raises(RunError, match="has started 2 processes"):
-            choose_executor(**asked)
-
-
-def test_a_process_that_helps_reads_the_run_but_leaves_nothing_in_it(tmp_path):
-    with RunFolder(tmp_path / "run") as folder:
-        with folder.writing("soft", "a") as beside:
-            (beside / "one").touch()
-        helper = Beside(folder)
-        assert (helper.job("soft", "a") / "one").exists()
-        for kind in ("members", "tokens"):
-            with helper.writing(kind, "b") as beside:
-                (beside / "two").touch()
-        assert not beside.exists()
-        assert not helper.job("members", "b").exists()
-        assert helper.job("tokens", "b").exists()  # whoever comes first writes them

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -15,12 +14,9 @@ import pytest
 
 from clozify import __version__
 from clozify.errors import ClozifyError, RunError
-from clozify.executors.ray import Ray, RayWorker, Share, share_of
-from clozify.runs.context import RunContext
-from clozify.runs.folder import RunFolder
-from clozify.runs.worker import Worker
+from clozify.executors.ray import RayExecutor, WorkerActor
 from tests.integration.conftest import SETTINGS
-from tests.integration.test_processes import Mendable, one_thread, run_all  # noqa: F401
+from tests.integration.test_processes import DyingJob, KilledJob, RefusedJob, one_thread, run_all  # noqa: F401
 from tests.integration.test_shards import large_pile, once_trained, run_to
 from tests.integration.test_train import scores
 
@@ -62,11 +58,23 @@ def at_work() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):  # Ray's own processes are ours
         with suppress(psutil.NoSuchProcess, IndexError):
-            if process.cmdline()[0].startswith("ray::RayWorker.run"):
+            if process.cmdline()[0].startswith("ray::WorkerActor.run"):
                 found.append(process)
     return found
 
 
+def test_a_worker_that_is_killed_is_replaced_and_leaves_no_half_a_job(worker):
+    lines: list[str] = []
+    worker.context.log = lines.append
+    with RayExecutor(at_once=2) as executor:
+        ((_, result),) = run_all(executor, worker, [KilledJob()])
+    assert result.summary == "trained"
+    assert (worker.folder.job("members", "key") / "member.json").exists()
+    assert lines == ["member 1/1  failed: its worker died (1 of 3 tries)"]
+    assert "The actor died" in (worker.folder.path / "workers" / "0.txt").read_text()
+
+
+@pytest.mark.slow
 def test_a_cluster_leaves_the_same_run_as_one_process_though_a_worker_is_killed(run, files):
     """A member that depends on where it was trained, or is lost with its worker, changes the ensemble silently."""
     lines: list[str] = []
@@ -94,6 +102,7 @@ def test_a_cluster_leaves_the_same_run_as_one_process_though_a_worker_is_killed(
     assert f"Worker PID: {killed[0]}" in logs[0] or f"pid: {killed[0]}" in logs[0]
 
 
+@pytest.mark.slow
 def test_a_large_pile_is_labelled_in_shards_and_one_whose_worker_is_killed_is_done_again_alone(run, files):
     """A shard that is lost, or joined in the wrong place, gives thousands of rows another row's label."""
     lines: list[str] = []
@@ -156,50 +165,32 @@ def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monke
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.fixture
-def worker(files, tiny_folder):
-    from clozify.pipeline.train import prepare
-
-    plan = prepare(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert")), device="cpu")
-    with RunFolder(files / "run") as folder:
-        yield Worker(plan, folder, RunContext("cpu"))
-
-
-class Doomed:
-    """Work that ends its process the first time, and fails in its own way from then on."""
-
-    name = "member 1/1"
-
-    def run(self, worker):
-        if not (worker.folder.path / "tried").exists():
-            (worker.folder.path / "tried").touch()
-            os._exit(3)
-        raise ValueError("no luck")
-
-
+@pytest.mark.slow
 def test_work_that_fails_three_times_stops_the_run_with_its_log(worker):
     said: list[str] = []
     worker.context.log = said.append
-    with Ray(at_once=1) as cluster, pytest.raises(RunError) as error:
-        run_all(cluster, worker, [Doomed()])
+    with RayExecutor(at_once=1) as executor, pytest.raises(RunError) as error:
+        run_all(executor, worker, [DyingJob()])
     reasons = ["its worker died", "ValueError: no luck", "ValueError: no luck"]
     assert said == [f"member 1/1  failed: {reason} ({n} of 3 tries)" for n, reason in enumerate(reasons, start=1)]
     log = worker.folder.path / "workers" / "0.txt"
-    assert f"failed 3 times, at last with: ValueError: no luck; see {log}" in str(error.value)
+    assert f"failed 3 times, the last time with: ValueError: no luck; see {log}" in str(error.value)
     assert "The actor died" in log.read_text()
     assert log.read_text().count("Traceback") == 2
     assert not at_work()
 
 
+@pytest.mark.slow
 def test_what_the_user_can_mend_is_said_at_once(worker):
     """Tried three times, a wrong learning rate would cost three trainings."""
     said: list[str] = []
     worker.context.log = said.append
-    with Ray(at_once=1) as cluster, pytest.raises(ClozifyError, match="The loss is nan"):
-        run_all(cluster, worker, [Mendable()])
+    with RayExecutor(at_once=1) as executor, pytest.raises(ClozifyError, match="The loss is nan"):
+        run_all(executor, worker, [RefusedJob()])
     assert not said
 
 
+@pytest.mark.slow
 def test_trackers_hear_of_steps_that_workers_take(run, files):
     """A tracker without the members' losses looks as if nothing was trained."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -213,42 +204,18 @@ def test_trackers_hear_of_steps_that_workers_take(run, files):
     assert len([tag for tag in tags if tag.endswith("/loss")]) == 2  # one a training
 
 
+@pytest.mark.slow
 def test_a_machine_that_does_not_see_the_folder_or_has_another_version_is_named(worker):
     """It would write its results to a disk that nobody reads."""
-    actor = RayWorker(worker.plan, "cpu", worker.folder.opener(other_machine=True), "workers/.sign", 1)
-    reason = actor.ready(__version__)
-    assert "does not see the run's folder" in (reason or "")
-    found, _ = Ray()._heard(ray.put(reason))
-    assert isinstance(found.error, RunError)
-    assert "not 0.0.1; install the same" in (actor.ready("0.0.1") or "")
+    actor = WorkerActor(worker.plan, "cpu", worker.folder.opener(other_machine=True), "workers/.probe", 1)
+    assert "does not see the run's folder" in (actor.check(__version__) or "")
+    assert "not 0.0.1; install the same" in (actor.check("0.0.1") or "")
     (worker.folder.path / "workers").mkdir()
-    (worker.folder.path / "workers" / ".sign").touch()
-    assert actor.ready(__version__) is None
+    (worker.folder.path / "workers" / ".probe").touch()
+    assert actor.check(__version__) is None
 
 
-def test_a_cluster_is_shared_out_by_gpus_or_by_machines():
-    two = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 4.0}, {}]
-    assert share_of(two, at_once=2) == Share(workers=16, gpus=0.5, cpus=0, threads=1)
-    assert share_of(two, "2") == Share(workers=2, gpus=1, cpus=0, threads=2)
-    assert share_of(two, "cpu", 3) == Share(workers=6, gpus=0, cpus=8 / 3, threads=2)
-    assert share_of([{"CPU": 2.0}], at_once=4) == Share(workers=4, gpus=0, cpus=0.5, threads=1)
-    for devices, sentence in (("9", "the cluster has 8"), ("all", "is 'all'"), ("0", "is '0'")):
-        with pytest.raises(RunError, match=sentence):
-            share_of(two, devices)
-    with pytest.raises(RunError, match="neither a GPU nor a CPU"):
-        share_of([{}])
-
-
-def test_an_executor_or_an_address_that_makes_no_sense_is_refused(run, files):
-    for asked, sentence in (
-        ({"executor": "rai"}, "did you mean 'ray'"),
-        ({"address": "auto"}, "ask for --executor ray too"),
-        ({"executor": "ray", "address": "ray://head:10001"}, "on a machine of the cluster"),
-    ):
-        with pytest.raises(RunError, match=sentence):
-            run(**asked)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "s3"])
 def test_a_run_in_a_store_that_is_killed_goes_on_and_its_classifier_predicts(run, files, cluster, bucket, kind):
     """Half a member in the store would count as one; a run that only its own machine can read is lost with it."""

@@ -9,15 +9,15 @@ import numpy as np
 import psutil
 import pytest
 
-from clozify.executors.base import InProcess
-from clozify.executors.ray import FOR_WORKERS
+from clozify.executors.local import LocalExecutor
+from clozify.executors.ray import WORKER_ONLY_KINDS
 from clozify.methods import score as score_rows
 from clozify.pipeline import train as pet
 from clozify.pipeline.sharded_scoring import ShardJob
 from clozify.runs.object_store import ObjectStore
 from clozify.runs.worker import Worker
 from tests.integration.conftest import SETTINGS
-from tests.integration.test_processes import helpers_of, one_thread  # noqa: F401
+from tests.integration.test_processes import one_thread, worker_processes  # noqa: F401
 from tests.integration.test_train import scores
 
 SHARDS = [*SETTINGS, "shard_rows=16"]  # 50 rows: four shards
@@ -26,7 +26,7 @@ SHARDS = [*SETTINGS, "shard_rows=16"]  # 50 rows: four shards
 @pytest.fixture
 def split(monkeypatch):
     """This process works as if it were several; rows are looked at sixteen at a time."""
-    monkeypatch.setattr(InProcess, "workers", 2)
+    monkeypatch.setattr(LocalExecutor, "workers", 2)
     monkeypatch.setattr(score_rows, "CHUNK_ROWS", 16)
 
 
@@ -73,7 +73,7 @@ def test_a_run_that_is_stopped_keeps_its_trained_members_and_its_shards(run, fil
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-class Elsewhere(InProcess):
+class OtherMachine(LocalExecutor):
     """Works like a machine that shares nothing with this one but the store."""
 
     workers = 2
@@ -88,7 +88,7 @@ class Elsewhere(InProcess):
             kept = [path.name for path in folder.path.glob("*/*") if path.parent.name not in ("tokens", "soft")]
             assert not kept  # a worker's disk is no place for every member's weights
             for kind, key in folder.finished_jobs:  # as the run's own process fetches what workers tell it
-                if kind not in FOR_WORKERS:
+                if kind not in WORKER_ONLY_KINDS:
                     self.main_folder.job(kind, key)
             yield job, result
 
@@ -96,7 +96,7 @@ class Elsewhere(InProcess):
 def test_a_machine_that_shares_only_a_store_labels_shards_with_weights_from_there(run, files, monkeypatch):
     monkeypatch.setattr(score_rows, "CHUNK_ROWS", 16)
     alone = run("alone", settings=[*SETTINGS, "shard_rows=0"])
-    monkeypatch.setattr(pet, "choose_executor", lambda *_: ("cpu", nullcontext(Elsewhere())))
+    monkeypatch.setattr(pet, "choose_executor", lambda *_: ("cpu", nullcontext(OtherMachine())))
     lines: list[str] = []
     address = f"file://{files}/store/run"
     shared = run_to(run, address, lines, settings=SHARDS)
@@ -122,7 +122,7 @@ def test_one_worker_or_a_small_pile_or_members_that_are_kept_are_not_split(run, 
     """Writing weights for nobody costs gigabytes."""
     lines: list[str] = []
     run("one", settings=SHARDS, log=lines.append)
-    monkeypatch.setattr(InProcess, "workers", 2)
+    monkeypatch.setattr(LocalExecutor, "workers", 2)
     run("small", settings=[*SETTINGS, "shard_rows=50"], log=lines.append)
     run("kept", settings=[*SHARDS, "distillation=false"], log=lines.append)
     assert not [line for line in lines if "labelled in" in line]
@@ -150,12 +150,13 @@ def once_trained(lines, members, do):
     return hear
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_over_a_shard_costs_that_shard_alone(run, files):
     lines: list[str] = []
     killed = []
 
     def kill_one():
-        for helper in helpers_of(psutil.Process())[:1]:
+        for helper in worker_processes(psutil.Process())[:1]:
             helper.kill()
             killed.append(helper.pid)
 

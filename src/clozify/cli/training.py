@@ -105,7 +105,8 @@ def train(
         "allow_overlap": allow_overlap,
     }
     if plan:
-        from clozify.executors.select import choose_executor, parse_at_once
+        from clozify.executors.devices import parse_at_once
+        from clozify.executors.select import choose_executor
         from clozify.pipeline.concurrency import plan_at_once
         from clozify.pipeline.cost import estimate
         from clozify.runs.context import RunContext

@@ -1,8 +1,7 @@
-"""Processes that Accelerate's launcher has started, which train one model together.
+"""Runs every job in all processes that Accelerate's launcher has started: they train one model together.
 
-In: pieces of work, in the first process. Out: each one's results in the run's folder, written by the first process. It
-runs the command, and sends each piece to the others, which do the same on their share of the rows (`company.py`). The
-launcher ends all of them when one fails; the run resumes.
+Rank 0 runs the command, broadcasts each job, and writes its results; the other ranks run the same job on their slice
+of the rows (`clozify.utils.process_group`). When one process fails the launcher ends all of them, and the run resumes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 from clozify.errors import ClozifyError
-from clozify.executors.base import InProcess
+from clozify.executors.local import LocalExecutor
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.jobs import Job, JobResult
@@ -29,111 +28,111 @@ from clozify.runs.tracking import Tracking
 from clozify.runs.worker import Worker
 from clozify.utils.process_group import ProcessGroup, use_group
 
-PATIENCE = timedelta(days=7)  # the others wait as long while the first process works alone
+BROADCAST_TIMEOUT = timedelta(days=7)  # the other ranks wait while rank 0 works without them
+EXIT_SECONDS = 60  # that the launcher has to end a rank after rank 0 failed
 
 
-def launched() -> int:
+def launched_processes() -> int:
     """How many processes the launcher has started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
 
 
-def is_follower() -> bool:
-    """Whether this is one of the others: it does what the first process sends, and nothing else."""
-    return launched() > 1 and os.environ.get("RANK", "0") != "0"
+def is_worker_rank() -> bool:
+    """Whether the launcher has started this process as another rank than 0."""
+    return launched_processes() > 1 and os.environ.get("RANK", "0") != "0"
 
 
-def device_of(devices: str | int) -> str:
-    """What each process works on."""
+def launch_device(devices: str | int) -> str:
+    """The kind of device that every rank works on."""
     return "cuda" if devices != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def _meet(device: str) -> ProcessGroup:
+def _join_group(device: str) -> ProcessGroup:
+    """Initialise `torch.distributed`; returns when all ranks have."""
     from accelerate import PartialState
 
-    state = PartialState(cpu=device == "cpu", timeout=PATIENCE)
+    state = PartialState(cpu=device == "cpu", timeout=BROADCAST_TIMEOUT)
     return ProcessGroup(state.process_index, state.num_processes, str(state.device))
 
 
-def _pass_on(content: Any = None) -> Any:
-    """What the first process says, in every process."""
-    told = [content]
-    torch.distributed.broadcast_object_list(told)
-    return told[0]
+def _broadcast(content: Any = None) -> Any:
+    """The content of rank 0, in every rank."""
+    contents = [content]
+    torch.distributed.broadcast_object_list(contents)
+    return contents[0]
 
 
-class Launched(InProcess):
-    """The executor of the first process: every piece of work is done by all of them together."""
-
-    workers = 1  # one piece at a time
+class AccelerateExecutor(LocalExecutor):
+    """The executor of rank 0: one job after another, each in all ranks together."""
 
     def __init__(self, device: str) -> None:
-        self.device, self.sent = device, False
+        self.device, self.has_sent_plan = device, False
 
-    def __enter__(self) -> Launched:
-        self.current_group = _meet(self.device)
+    def __enter__(self) -> AccelerateExecutor:
+        self.process_group = _join_group(self.device)
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:  # else this process ends, and the launcher ends the others
-            _pass_on(None)
+    def __exit__(self, error_type: object, *_: object) -> None:
+        if error_type is None:  # else this process ends, and the launcher ends the others
+            _broadcast(None)
             torch.distributed.destroy_process_group()
 
     def as_completed(self) -> Iterator[tuple[Job, JobResult]]:
-        """Run one job after another, each in all processes together."""
+        """Run the jobs; yields each with its result."""
         while self.jobs:
             job = self.jobs.popleft()
-            if not self.sent:
-                _pass_on((self.worker.plan, self.worker.folder.opener()))
-                self.sent = True
-            _pass_on(job)
-            with use_group(self.current_group):
+            if not self.has_sent_plan:
+                _broadcast((self.worker.plan, self.worker.folder.opener()))
+                self.has_sent_plan = True
+            _broadcast(job)
+            with use_group(self.process_group):
                 result = job.run(self.worker)
             yield job, result
 
 
-def follow(devices: str | int) -> None:
-    """Run what the first process sends: a plan, then one job after another, until there is none."""
-    device = device_of(devices)
-    group = _meet(device)
-    start: tuple[Plan, Callable[[], RunFolder]] | None = _pass_on()
-    if start is not None:
-        plan, join = start
-        worker = Worker(plan, Beside(join()), RunContext(device, tracking=Silent(None)))
-        while (job := _pass_on()) is not None:
+def run_worker_rank(devices: str | int) -> None:
+    """Main loop of the other ranks: receives the plan, then one job after another, until there is none."""
+    device = launch_device(devices)
+    process_group = _join_group(device)
+    first_message: tuple[Plan, Callable[[], RunFolder]] | None = _broadcast()
+    if first_message is not None:
+        plan, open_folder = first_message
+        worker = Worker(plan, ReadOnlyRunFolder(open_folder()), RunContext(device, tracking=NullTracking(None)))
+        while (job := _broadcast()) is not None:
             try:
-                with use_group(group):
+                with use_group(process_group):
                     job.run(worker)
-            except ClozifyError:  # the first process meets it too and reports it; the launcher then ends this one
-                time.sleep(60)
+            except ClozifyError:  # rank 0 meets it too and reports it; the launcher then ends this process
+                time.sleep(EXIT_SECONDS)
                 raise
     torch.distributed.destroy_process_group()
 
 
-class Silent(Tracking):
-    """No bar and no trackers: the first process has them."""
+class NullTracking(Tracking):
+    """No progress bar and no trackers: rank 0 has them."""
 
     @contextmanager
     def training(self, name: str, steps: int) -> Iterator[Callable[[int, float], None]]:  # noqa: ARG002
-        """Tell nobody."""
+        """Yield a function that ignores losses."""
         yield lambda step, loss: None
 
 
-class Beside(RunFolder):
-    """The run's folder for a process that reads in it but leaves no results: the first process writes them."""
+class ReadOnlyRunFolder(RunFolder):
+    """A run's folder that is read but not written to: rank 0 writes the results."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.path, self.address, self.finished_jobs = folder, folder.path, folder.address, []
 
     def job(self, kind: str, key: str) -> Path:
-        """Where a job's results are."""
+        """The folder of a job's results."""
         return self.folder.job(kind, key)
 
     @contextmanager
     def writing(self, kind: str, key: str) -> Iterator[Path]:
-        """A folder that is thrown away; but a large pile's tokens are written by whoever comes first."""
+        """Yield a folder that is thrown away; but the token cache is written by the first rank that needs it."""
         if kind == "tokens":
-            with self.folder.writing(kind, key) as beside:
-                yield beside
+            with self.folder.writing(kind, key) as tmp_path:
+                yield tmp_path
             return
         scratch = Path(tempfile.mkdtemp(prefix="clozify-"))
         try:

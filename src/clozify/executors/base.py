@@ -1,8 +1,7 @@
-"""Where jobs run: the interface of an executor, and the executor that runs jobs in this process."""
+"""The interface of an executor, which runs the jobs of a run somewhere."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -31,24 +30,3 @@ class Executor(Protocol):
 
         More jobs may be submitted meanwhile.
         """
-
-
-class InProcess(Executor):
-    """Runs one job after another in this process, in the order of their submission."""
-
-    workers = 1
-
-    def start(self, worker: Worker, expected_jobs: int) -> None:  # noqa: ARG002
-        """Begin a run."""
-        self.worker = worker
-        self.jobs: deque[Job] = deque()
-
-    def submit(self, job: Job) -> None:
-        """Queue a job."""
-        self.jobs.append(job)
-
-    def as_completed(self) -> Iterator[tuple[Job, JobResult]]:
-        """Run the jobs; yields each with its result."""
-        while self.jobs:
-            job = self.jobs.popleft()
-            yield job, job.run(self.worker)

@@ -1,7 +1,6 @@
-"""What executors with several workers share: the queue of jobs, retries, and what a worker answers.
+"""The queue of a run's jobs, and the outcome of a job in a worker.
 
-A job whose worker fails is tried three times before the run ends. A worker runs a job and answers with its outcome:
-done, error (something that the user can correct), memory (out of memory) or failed.
+A job whose worker fails is tried three times before the run ends.
 """
 
 from __future__ import annotations
@@ -34,44 +33,60 @@ class JobQueue:
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self.log = log
-        self.pending = 0  # jobs that wait or run
-        self._submitted: list[QueuedJob] = []
-        self._waiting: list[QueuedJob] = []  # the last is next
+        self.running = 0  # jobs that were taken and are neither completed nor queued again
+        self._submitted: list[QueuedJob] = []  # since a job was last taken
+        self._pending: list[QueuedJob] = []  # the last is next
+
+    @property
+    def pending(self) -> int:
+        """How many jobs wait for a worker."""
+        return len(self._submitted) + len(self._pending)
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs wait or run."""
+        return self.pending + self.running
 
     def submit(self, job: Job) -> None:
         """Add a job."""
         self._submitted.append(QueuedJob(job))
-        self.pending += 1
 
-    def next(self) -> QueuedJob | None:
-        """Remove and return the next job; None when none waits."""
-        self._waiting += reversed(self._submitted)
+    def take(self) -> QueuedJob | None:
+        """Remove and return the next job, which now counts as running; None when none is pending."""
+        self._pending += reversed(self._submitted)
         self._submitted.clear()
-        return self._waiting.pop() if self._waiting else None
+        if not self._pending:
+            return None
+        self.running += 1
+        return self._pending.pop()
 
     def complete(self) -> None:
-        """Count a job as done."""
-        self.pending -= 1
+        """Count a running job as done."""
+        self.running -= 1
 
     def retry_with_fewer_workers(self, queued: QueuedJob, workers: int) -> None:
-        """Run a job again after its worker ran out of memory and was removed."""
-        self._waiting.append(queued)
-        self.log(f"{queued.job.name}  found no memory left; going on with {workers} at once")
+        """Queue a job again whose worker ran out of memory and was removed; this is not counted as a failure."""
+        self._requeue(queued)
+        self.log(f"{queued.job.name}  ran out of memory; continuing with {workers} at once")
 
     def retry(self, queued: QueuedJob, reason: str, worker_log: str) -> None:
-        """Run a failed job again; the third time the run ends."""
-        self._waiting.append(queued)
+        """Queue a failed job again; the third failure raises."""
+        self._requeue(queued)
         queued.failures += 1
         self.log(f"{queued.job.name}  failed: {reason} ({queued.failures} of {ATTEMPTS} tries)")
         if queued.failures == ATTEMPTS:
             raise RunError(
-                f"'{queued.job.name}' failed {ATTEMPTS} times, at last with: {reason}; see {worker_log}. "
-                "What is finished is kept: the same command goes on from there."
+                f"'{queued.job.name}' failed {ATTEMPTS} times, the last time with: {reason}; see {worker_log}. "
+                "What is finished is kept: give the same command again and the run resumes."
             )
+
+    def _requeue(self, queued: QueuedJob) -> None:
+        self.running -= 1
+        self._pending.append(queued)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """What became of a job in a worker."""
 
     kind: Literal["done", "error", "memory", "failed"]
@@ -81,23 +96,23 @@ class Outcome:
     traceback: str = ""  # for the worker's log
 
 
-def run_job(worker: Worker, job: Job) -> Outcome:
+def run_job(worker: Worker, job: Job) -> JobOutcome:
     """Run a job; every exception becomes an outcome."""
     try:
-        return Outcome("done", job.run(worker))
+        return JobOutcome("done", job.run(worker))
     except ClozifyError as error:
-        return Outcome("error", error=error)
+        return JobOutcome("error", error=error)
     except Exception as error:
         text = traceback.format_exc()
         if disk_full := worker.folder.disk_full_error(error):
-            return Outcome("error", error=disk_full, traceback=text)
+            return JobOutcome("error", error=disk_full, traceback=text)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         kind: Literal["memory", "failed"] = "memory" if isinstance(error, torch.OutOfMemoryError) else "failed"
-        return Outcome(kind, reason=reason, traceback=text)
+        return JobOutcome(kind, reason=reason, traceback=text)
 
 
-class Relay(Tracking):
-    """Sends each step of a worker to the run's main process, which has the trackers."""
+class RelayTracking(Tracking):
+    """Sends every logged loss of a worker to the run's main process, which has the trackers."""
 
     def __init__(self, send: Callable[[str, int, float], None]) -> None:
         super().__init__(None)

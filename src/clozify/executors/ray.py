@@ -1,9 +1,8 @@
-"""A Ray cluster that shares a run's work.
+"""Runs a run's jobs on a Ray cluster.
 
-In: pieces of work, and a cluster's address. Out: each one's results in the run's folder, which every machine sees, or
-in a store. A worker is a Ray actor: it has the plan, loads the model once and takes one piece after another. One that
-dies is replaced, wherever the cluster has room, and its piece is done again; a piece that fails three times stops the
-run, which resumes. A worker gets work only once it is there, so that nothing waits for room that others hold.
+A worker is a Ray actor: it has the plan and loads the model once. Results go to the run's folder, which all machines
+share, or to an object store. An actor gets a job only once it has started, so no job waits for resources that other
+programs hold.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,72 +22,73 @@ import torch
 from clozify import __version__
 from clozify.data.rows import Rows
 from clozify.errors import RunError
-from clozify.executors.base import Executor
-from clozify.executors.job_queue import ATTEMPTS, JobQueue, Outcome, QueuedJob, Relay, run_job
+from clozify.executors.devices import choose_devices
+from clozify.executors.job_queue import ATTEMPTS, JobOutcome, RelayTracking, run_job
+from clozify.executors.worker_pool import WorkerHandle, WorkerPool
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
-from clozify.runs.jobs import Job, JobResult
+from clozify.runs.jobs import Job
 from clozify.runs.object_store import is_remote
 from clozify.runs.plan import Plan
 from clozify.runs.worker import Worker
 
-LISTENING = 1.0  # seconds between two looks at the steps that workers have taken
-FOR_WORKERS = ("tokens", "weights")  # kinds of jobs that only workers read
-PATIENCE = 30.0  # seconds without any worker before people are told
+POLL_SECONDS = 1.0  # between two requests for the workers' losses
+NOTICE_SECONDS = 30.0  # without any worker, before the log says that the run waits
+WORKER_ONLY_KINDS = ("tokens", "weights")  # results that the main process does not read
 
 
-class RayWorker:
-    """What runs in a Ray actor; `steps` is called while `run` is at work."""
+class WorkerActor:
+    """What runs in a Ray actor; `losses` is called while `run` works."""
 
-    def __init__(self, plan: Plan, device: str, join: Callable[[], RunFolder], sign: str | None, threads: int) -> None:
-        self.threads = threads
-        self.folder = join()
-        self.sign = sign
-        self.taken: list[tuple[str, int, float]] = []
-        tracking = Relay(lambda *step: self.taken.append(step))
+    def __init__(
+        self,
+        plan: Plan,
+        device: str,
+        open_folder: Callable[[], RunFolder],
+        probe_file: str | None,
+        threads: int,
+    ) -> None:
+        self.folder, self.probe_file, self.threads = open_folder(), probe_file, threads
+        self.new_losses: list[tuple[str, int, float]] = []
+        tracking = RelayTracking(lambda *step: self.new_losses.append(step))
         self.worker = Worker(plan, self.folder, RunContext(device, tracking=tracking))
 
-    def ready(self, version: str) -> str | None:
-        """None, or why this machine cannot work on the run, which that version of clozify began."""
+    def check(self, version: str) -> str | None:
+        """Why this machine cannot work on the run of that version of clozify; None where it can."""
         host = socket.gethostname()
         if version != __version__:
             return f"The machine '{host}' of the cluster has clozify {__version__}, not {version}; install the same."
-        if self.sign is not None and not (self.folder.path / self.sign).exists():
+        if self.probe_file is not None and not (self.folder.path / self.probe_file).exists():
             return (
                 f"The machine '{host}' of the cluster does not see the run's folder '{self.folder.path}'; let --output "
                 "be in a folder that all machines share, or an address such as s3://bucket/run."
             )
         return None
 
-    def run(self, job: Job) -> tuple[Outcome, list[tuple[str, str]]]:
-        """Run a job; also the kinds and keys of the results that it wrote."""
+    def run(self, job: Job) -> tuple[JobOutcome, list[tuple[str, str]]]:
+        """Run a job; returns its outcome, and the kind and key of everything that it wrote."""
         torch.set_num_threads(self.threads)
         self.folder.finished_jobs.clear()
         return run_job(self.worker, job), list(self.folder.finished_jobs)
 
-    def steps(self) -> list[tuple[str, int, float]]:
-        """The steps that were taken since the last call."""
-        count = len(self.taken)
-        found, self.taken[:count] = self.taken[:count], []
-        return found
+    def losses(self) -> list[tuple[str, int, float]]:
+        """The losses that were logged since the last call."""
+        count = len(self.new_losses)
+        losses, self.new_losses[:count] = self.new_losses[:count], []
+        return losses
 
 
-@dataclass(eq=False)
-class _Hand:
-    """A worker as the run's own process sees it."""
-
+@dataclass(eq=False, kw_only=True)
+class _RayWorker(WorkerHandle):
     actor: Any
-    log: Path
-    queued: QueuedJob | None = None  # the job that it runs
-    there: bool = False  # it has answered
 
 
 @dataclass(frozen=True)
-class Share:
-    """How much of a cluster a worker takes, and how many there are."""
+class WorkerResources:
+    """How many workers a cluster runs, and the resources of each."""
 
     workers: int
-    gpus: float  # of one worker
+    gpus: float
     cpus: float
     threads: int
 
@@ -98,55 +98,46 @@ class Share:
         return "cuda" if self.gpus else "cpu"
 
 
-def share_of(nodes: Sequence[dict[str, float]], devices: str | int = "auto", at_once: int | None = None) -> Share:
-    """What each worker takes of a cluster, whose machines have so many `CPU` and `GPU`.
+def worker_resources(
+    nodes: Sequence[dict[str, float]], devices: str | int = "auto", at_once: int | None = None
+) -> WorkerResources:
+    """The resources of each worker on a cluster; `nodes` are the `CPU` and `GPU` of its machines.
 
     `at_once` workers share a GPU, or a machine where there are no GPUs. All have as many threads as the smallest of the
     machines has for each, since the last bits of a CPU's results depend on their number.
     """
-    if at_once is not None and at_once < 1:
-        raise RunError(f"--at-once is {at_once}; at least 1 model is trained at a time.")
-    at_once = at_once or 1
     gpus = int(sum(node.get("GPU", 0) for node in nodes))
-    if devices not in ("auto", "cpu"):
-        if not str(devices).isdecimal() or int(devices) < 1:
-            raise RunError(f"--devices is '{devices}'; it takes 'auto', 'cpu' or a number of GPUs.")
-        if int(devices) > gpus:
-            raise RunError(f"--devices asks for {devices} GPUs, and the cluster has {gpus}; take 'auto' or 'cpu'.")
-        gpus = int(devices)
-    if devices != "cpu" and gpus:
+    chosen = choose_devices(devices, at_once, gpus, "the cluster")
+    at_once = chosen.at_once
+    if chosen.gpus:
         threads = min(int(node.get("CPU", 1) // (node["GPU"] * at_once)) for node in nodes if node.get("GPU"))
-        return Share(gpus * at_once, 1 / at_once, 0, max(1, threads))
+        return WorkerResources(chosen.gpus * at_once, 1 / at_once, 0, max(1, threads))
     cpus = [node["CPU"] for node in nodes if node.get("CPU")]
     if not cpus:
         raise RunError("The cluster has neither a GPU nor a CPU to work with.")
-    return Share(len(cpus) * at_once, 0, min(cpus) / at_once, max(1, int(min(cpus) // at_once)))
+    return WorkerResources(len(cpus) * at_once, 0, min(cpus) / at_once, max(1, int(min(cpus) // at_once)))
 
 
-class Ray(Executor):
-    """An executor on a cluster; without an address, the one that Ray finds here, or one that is started here."""
+class RayExecutor(WorkerPool[_RayWorker]):
+    """Workers on a cluster; without an address, on the one that Ray finds here, or one that is started here."""
 
     def __init__(
         self,
         address: str | None = None,
         devices: str | int = "auto",
         at_once: int | None = None,
-        workers: int | None = None,
+        max_workers: int | None = None,
     ) -> None:
-        self.address, self.devices, self.at_once = address, devices, at_once
-        self.most = workers  # however large the cluster is
-        self.hands: list[_Hand | None] = []
-        self.bad_starts = 0
-        self.sign = f"workers/.{uuid.uuid4().hex}"  # a file by which a machine knows the run's folder
-        self.signed: Path | None = None
-        self.sent: Any = None  # the plan
+        super().__init__(0)
+        self.address, self.devices, self.at_once, self.max_workers = address, devices, at_once, max_workers
+        self.calls: dict[Any, _RayWorker] = {}  # reference to a call's result -> its worker
+        self.failed_starts = 0  # in a row
+        self.seconds_without_worker = 0.0
+        self.probe_file = f"workers/.{uuid.uuid4().hex}"  # a machine that shares the run's folder sees it
+        self.probe_path: Path | None = None
+        self.plan_reference: Any = None
 
-    @property
-    def workers(self) -> int:
-        """How many workers there are, or will be when the cluster has room."""
-        return len(self.hands)
-
-    def __enter__(self) -> Ray:
+    def __enter__(self) -> RayExecutor:
         try:
             import ray
         except ImportError:
@@ -156,184 +147,152 @@ class Ray(Executor):
                 f"The address '{self.address}' is for Ray's client; start the command on a machine of the cluster, "
                 "with --address auto."
             )
-        self.own = not ray.is_initialized()
-        if self.own:
+        self.has_connected = not ray.is_initialized()
+        if self.has_connected:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             try:
                 ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
             except (ConnectionError, ValueError) as error:
-                raise RunError(f"There is no Ray cluster at '{self.address}': {_first(error)}") from None
-        ray.util.register_serializer(Rows, serializer=packed, deserializer=unpacked)
+                reason = str(error).strip().splitlines()[0]
+                raise RunError(f"There is no Ray cluster at '{self.address}': {reason}") from None
+        ray.util.register_serializer(Rows, serializer=Rows.in_memory_state, deserializer=Rows.from_state)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         try:
-            self.share = share_of(nodes, self.devices, self.at_once)
+            self.resources = worker_resources(nodes, self.devices, self.at_once)
         except RunError:
             self.__exit__()
             raise
-        self.hands = [None] * min(self.share.workers, self.most or self.share.workers)
+        count = min(self.resources.workers, self.max_workers or self.resources.workers)
+        self.slots = dict.fromkeys(range(count))
         return self
 
     def __exit__(self, *_: object) -> None:
         import ray
 
-        for hand in self.hands:
-            if hand is not None:
-                with suppress(ray.exceptions.RayError):
-                    ray.kill(hand.actor)
-        if self.signed is not None:
-            self.signed.unlink(missing_ok=True)
+        for handle in self.handles:
+            self.stop_worker(handle)
+        if self.probe_path is not None:
+            self.probe_path.unlink(missing_ok=True)
         ray.util.deregister_serializer(Rows)
-        if self.own:
+        if self.has_connected:
             ray.shutdown()
 
-    def start(self, worker: Worker, expected_jobs: int) -> None:  # noqa: ARG002
-        """Begin a run; actors are started when there are jobs."""
-        self.worker, self.queue = worker, JobQueue(worker.context.log)
-        self.asked: dict[Any, _Hand] = {}  # pending reference -> its worker
-
-    def submit(self, job: Job) -> None:
-        """Queue a job."""
-        self.queue.submit(job)
-
-    def as_completed(self) -> Iterator[tuple[Job, JobResult]]:
-        """Distribute the jobs; yields each with its result as it ends."""
+    def start_worker(self, slot: int) -> _RayWorker:
+        """Start an actor, which begins when the cluster has free resources; the plan is uploaded once."""
         import ray
 
-        quiet = 0.0
-        while self.queue.pending:
-            self._distribute()
-            answered, _ = ray.wait(list(self.asked), timeout=LISTENING)
-            self._listen()
-            quiet = self._told_of_waiting(quiet)
-            for reference in answered:
-                hand = self.asked.pop(reference)
-                queued, hand.queued = hand.queued, None
-                outcome, written = self._heard(reference)
-                if outcome.error is not None:  # something that the user can correct
-                    raise outcome.error
-                if outcome.kind != "done":
-                    self._failed(hand, queued, outcome)
-                elif queued is None or outcome.result is None:
-                    hand.there, self.bad_starts = True, 0
-                else:
-                    for kind, key in written:
-                        if kind not in FOR_WORKERS:
-                            self.worker.folder.job(kind, key)  # fetched, where it is not here
-                    self.queue.complete()
-                    yield queued.job, outcome.result
+        folder, resources = self.worker.folder, self.resources
+        is_shared = not is_remote(folder.address)
+        if self.plan_reference is None:
+            self.plan_reference = ray.put(self.worker.plan)
+            if is_shared:
+                self.probe_path = folder.path / self.probe_file
+                self.probe_path.parent.mkdir(exist_ok=True)
+                self.probe_path.touch()
+        actor: Any = (
+            ray.remote(WorkerActor)
+            .options(
+                num_cpus=resources.cpus, num_gpus=resources.gpus, max_restarts=0, max_task_retries=0, max_concurrency=2
+            )
+            .remote(
+                self.plan_reference,
+                resources.device,
+                folder.opener(other_machine=True),
+                self.probe_file if is_shared else None,
+                resources.threads,
+            )
+        )
+        log = folder.path / "workers" / f"{slot}.txt"
+        handle = _RayWorker(slot=slot, log=log, ready=False, actor=actor)
+        self.calls[actor.check.remote(__version__)] = handle
+        return handle
 
-    def _distribute(self) -> None:
-        """Start workers and send jobs to those that wait for one."""
-        for number, hand in enumerate(self.hands):
-            if hand is None and number < self.queue.pending:
-                hand = self.hands[number] = self._start(number)
-            if hand is not None and not hand.there and hand not in self.asked.values():
-                self.asked[hand.actor.ready.remote(__version__)] = hand
-            elif hand is not None and hand.there and hand.queued is None:
-                hand.queued = self.queue.next()
-                if hand.queued is not None:
-                    self.asked[hand.actor.run.remote(hand.queued.job)] = hand
-
-    def _heard(self, reference: Any) -> tuple[Outcome, list[tuple[str, str]]]:
-        """What a worker has answered; also where it has died."""
-        import ray
-
-        try:
-            found = ray.get(reference)
-        except ray.exceptions.RayError as error:
-            return Outcome("failed", reason="its worker died", traceback=f"{error}\n"), []
-        if found is None:
-            return Outcome("done"), []
-        if isinstance(found, str):
-            return Outcome("error", error=RunError(found)), []
-        answered: tuple[Outcome, list[tuple[str, str]]] = found
-        return answered
-
-    def _failed(self, hand: _Hand, queued: QueuedJob | None, outcome: Outcome) -> None:
-        """A worker that is not to be trusted any more goes; its piece is done by another."""
+    def stop_worker(self, handle: _RayWorker) -> None:
+        """Kill an actor."""
         import ray
 
         with suppress(ray.exceptions.RayError):
-            ray.kill(hand.actor)
-        hand.log.parent.mkdir(exist_ok=True)
-        with hand.log.open("a", encoding="utf-8") as log:
-            log.write(outcome.traceback)
-        self.hands.remove(hand)
-        shown = f"{self.worker.folder.address}/workers/{hand.log.name}"
-        if outcome.kind == "memory" and self.hands and queued is not None:  # fewer at a time may fit
-            self.queue.retry_with_fewer_workers(queued, len(self.hands))
-            return
-        self.hands.append(None)
-        if queued is not None:
-            self.queue.retry(queued, outcome.reason, shown)
-            return
-        self.bad_starts += 1
-        if self.bad_starts == ATTEMPTS:
-            raise RunError(
-                f"{ATTEMPTS} workers in a row could not be started on the cluster, at last with: "
-                f"{outcome.traceback.strip().splitlines()[-1]}; see {shown}. Every machine needs clozify {__version__} "
-                "and the model."
-            )
+            ray.kill(handle.actor)
 
-    def _start(self, number: int) -> _Hand:
-        """A worker that will be there when the cluster has room; the plan is sent once."""
+    def send_job(self, handle: _RayWorker, job: Job) -> None:
+        """Send a job."""
+        self.calls[handle.actor.run.remote(job)] = handle
+
+    def wait_for_outcomes(self) -> list[tuple[_RayWorker, JobOutcome]]:
+        """Wait for workers that have started or completed a job; passes their losses to the trackers."""
         import ray
 
-        folder = self.worker.folder
-        shared = not is_remote(folder.address)
-        if self.sent is None:
-            self.sent = ray.put(self.worker.plan)
-            if shared:
-                self.signed = folder.path / self.sign
-                self.signed.parent.mkdir(exist_ok=True)
-                self.signed.touch()
-        actor = ray.remote(RayWorker).options(
-            num_cpus=self.share.cpus, num_gpus=self.share.gpus, max_restarts=0, max_task_retries=0, max_concurrency=2
-        )
-        join = folder.opener(other_machine=True)
-        hand = actor.remote(self.sent, self.share.device, join, self.sign if shared else None, self.share.threads)
-        return _Hand(hand, folder.path / "workers" / f"{number}.txt")
+        references, _ = ray.wait(list(self.calls), timeout=POLL_SECONDS)
+        self._log_losses()
+        self._log_waiting()
+        outcomes = []
+        for reference in references:
+            handle = self.calls.pop(reference)
+            if handle.queued is None:
+                self._finish_start(handle, reference)
+            else:
+                outcomes.append((handle, self._job_outcome(handle, reference)))
+        return outcomes
 
-    def _listen(self) -> None:
-        """Tell the trackers what steps the workers have taken."""
+    def _finish_start(self, handle: _RayWorker, reference: Any) -> None:
+        """Mark a worker as ready, or remove it where it could not start."""
+        import ray
+
+        try:
+            problem = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            self._write_log(handle, f"{error}\n")
+            self.stop_worker(handle)
+            self.slots[handle.slot] = None
+            self.failed_starts += 1
+            if self.failed_starts == ATTEMPTS:
+                raise RunError(
+                    f"{ATTEMPTS} workers in a row could not be started on the cluster, the last one because of: "
+                    f"{str(error).strip().splitlines()[-1]}; see {self.shown_log(handle)}. Every machine needs "
+                    f"clozify {__version__} and the model."
+                ) from None
+            return
+        if problem is not None:
+            raise RunError(problem)
+        handle.ready, self.failed_starts = True, 0
+
+    def _job_outcome(self, handle: _RayWorker, reference: Any) -> JobOutcome:
+        """The outcome of a completed call; results that the main process reads are downloaded from a store."""
+        import ray
+
+        outcome: JobOutcome
+        try:
+            outcome, finished_jobs = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            outcome, finished_jobs = JobOutcome("failed", reason="its worker died", traceback=f"{error}\n"), []
+        self._write_log(handle, outcome.traceback)
+        for kind, key in finished_jobs if outcome.kind == "done" else []:
+            if kind not in WORKER_ONLY_KINDS:
+                self.worker.folder.job(kind, key)
+        return outcome
+
+    def _write_log(self, handle: _RayWorker, text: str) -> None:
+        if text:
+            handle.log.parent.mkdir(exist_ok=True)
+            with handle.log.open("a", encoding="utf-8") as log:
+                log.write(text)
+
+    def _log_losses(self) -> None:
+        """Pass the workers' losses to the trackers."""
         import ray
 
         if self.worker.context.trackers:
-            for hand in self.hands:
-                if hand is not None and hand.there:
-                    with suppress(ray.exceptions.RayError):  # it died: its answer will tell
-                        for step in ray.get(hand.actor.steps.remote()):
+            for handle in self.handles:
+                if handle.ready:
+                    with suppress(ray.exceptions.RayError):  # it died: the call of its job fails too
+                        for step in ray.get(handle.actor.losses.remote()):
                             self.worker.context.tracking.log_loss(*step)
 
-    def _told_of_waiting(self, quiet: float) -> float:
-        """Seconds without any worker; people are told once."""
-        if any(hand is not None and hand.there for hand in self.hands):
-            return 0.0
-        if quiet < PATIENCE <= quiet + LISTENING:
-            self.worker.context.log("waiting for room on the cluster")
-        return quiet + LISTENING
-
-
-def _first(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
-
-
-def packed(rows: Rows) -> dict[str, Any]:
-    """Everything of the rows, in memory; what they were selected from stays behind."""
-    known = {name: value for name, value in rows.__getstate__().items() if name not in ("_dataset", "_whole")}
-    if rows._whole is not None and "labels" in vars(rows._whole[0]):  # one naming of the labels for the whole file
-        known["labels"] = rows.labels
-    known["_row_numbers"] = rows.row_numbers()
-    return known | {"table": rows.table(), "info": rows._dataset.info}
-
-
-def unpacked(parcel: dict[str, Any]) -> Rows:
-    """The rows again."""
-    from datasets import Dataset
-    from datasets.table import InMemoryTable
-
-    rows = Rows.__new__(Rows)
-    known = dict(parcel)
-    table, info = known.pop("table"), known.pop("info")
-    vars(rows).update(known, _dataset=Dataset(InMemoryTable(table), info=info).with_format("arrow"), _whole=None)
-    return rows
+    def _log_waiting(self) -> None:
+        """Log once that no worker has started yet."""
+        if any(handle.ready for handle in self.handles):
+            self.seconds_without_worker = 0.0
+            return
+        before, self.seconds_without_worker = self.seconds_without_worker, self.seconds_without_worker + POLL_SECONDS
+        if before < NOTICE_SECONDS <= self.seconds_without_worker:
+            self.worker.context.log("waiting for free resources on the cluster")

@@ -22,8 +22,9 @@ from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, load_task
 from clozify.data.rows import Rows, few_shot, read_rows
 from clozify.errors import DataError, quoted
-from clozify.executors.accelerate_launch import follow, is_follower
-from clozify.executors.select import choose_executor, parse_at_once, single_worker_executor
+from clozify.executors.accelerate_launch import is_worker_rank, run_worker_rank
+from clozify.executors.devices import parse_at_once
+from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.methods.ensemble import combine_scores
 from clozify.metrics import detailed_metrics
 from clozify.models.cpu_precision import choose_precision
@@ -180,8 +181,8 @@ def train(
     - `allow_overlap`: keep labelled and test rows in the pile.
     - `trackers`: names that Accelerate knows; `log`: called with every message.
     """
-    if is_follower():
-        follow(devices)
+    if is_worker_rank():
+        run_worker_rank(devices)
         return {}
     number = parse_at_once(at_once)
     check_trackers(trackers)

@@ -3,7 +3,7 @@
 import pytest
 
 from clozify.errors import RunError
-from clozify.executors.select import parse_at_once
+from clozify.executors.devices import parse_at_once
 from clozify.pipeline.concurrency import Measured, _longest, fitting
 
 GIB = 1 << 30

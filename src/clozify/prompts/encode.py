@@ -1,7 +1,8 @@
-"""Rows x pattern -> token ids: P(x) of the paper (section 3), spliced in token space (appendix C for truncation).
+"""Applies patterns to rows in token space: P(x) of the paper (section 3) as padded batches of token ids.
 
-In: each field's ids, tokenised once for all patterns. Out: padded batches of rows of like length. Truncation takes
-from the fields, longest first, before the pattern is applied, and never touches the pattern's own words.
+Each field is tokenised once for all patterns, as it would be where it stands in them (`tokenizer.py`). A pattern is
+compiled to a `Template`, a list of fixed tokens and fields; `EncodedRows` inserts the rows' tokens into it, truncated
+to the maximum length (`truncation.py`), one batch at a time.
 """
 
 from __future__ import annotations
@@ -19,34 +20,38 @@ from clozify.config.recipe import Wording
 from clozify.data.rows import CHUNK_ROWS
 from clozify.errors import TaskError
 from clozify.prompts.tokenizer import SPACE, START, PromptTokenizer, RaggedTokens
+from clozify.prompts.truncation import truncate_longest_field, truncate_longest_segment
 
 AS_WRITTEN = Wording()
-LIKE_LENGTH = 0.75  # rows at least so long, of the longest, share a forward pass on a CPU
-WIDTHS = 8  # a GPU's attention wants a multiple of it
+SIMILAR_LENGTH = 0.75  # on a CPU, rows share a forward pass if they have this fraction of the longest one's tokens
+WIDTH_MULTIPLE = 8  # GPU attention kernels are fastest with widths that are multiples of it
 
 
 @dataclass(frozen=True)
 class FieldInContext:
-    """A field as some pattern reads it: filtered, and tokenised as behind this context."""
+    """A field as a pattern uses it: its filter, and the text before it, which decides how its first word is tokenised.
+
+    Patterns that use a field in the same way share its tokens: the tokenised rows are a dict by `FieldInContext`.
+    """
 
     slot: Slot
     context: str = START
 
     def tokenize(self, tokenizer: PromptTokenizer, texts: list[str]) -> RaggedTokens:
-        """The ids of this field's texts."""
+        """The token ids of this field's texts."""
         if self.slot.filter:
             texts = [FILTERS[self.slot.filter](text) for text in texts]
         chunks = [texts[start : start + CHUNK_ROWS] for start in range(0, max(1, len(texts)), CHUNK_ROWS)]
-        return RaggedTokens.concat(*(tokenizer.encode_batch(stretch, self.context) for stretch in chunks))
+        return RaggedTokens.concat(*(tokenizer.encode_batch(chunk, self.context) for chunk in chunks))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of a pattern: its own ids, or a place for a column's."""
+    """Consecutive tokens of a template: fixed ones, or those of a field."""
 
-    ids: tuple[int, ...]
-    types: tuple[int, ...]
-    column: int | None = None  # index into `Template.columns`
+    ids: tuple[int, ...]  # empty for a field
+    types: tuple[int, ...]  # token types, one for each id; for a field, the type of all its tokens
+    field_index: int | None = None  # into `Template.fields`
 
 
 @dataclass(frozen=True)
@@ -56,195 +61,164 @@ class Template:
     pattern: Pattern
     pieces: tuple[Piece, ...]
     fields: tuple[FieldInContext, ...]
-    field_segments: tuple[int, ...]  # each column's segment
+    field_segments: tuple[int, ...]  # the segment of each field
     wording: Wording
-    fixed_tokens: int  # tokens that are not a field's: words, mask, specials
-    left_of_mask: str  # the literal that a word in the mask's place is written behind
-    right_of_mask: str  # the literal that follows it
-    mask_starts_segment: bool  # nothing but that literal comes before the mask in its segment
+    fixed_tokens: int  # number of tokens that belong to no field: the pattern's words, mask, special tokens
+    left_of_mask: str  # the literal text directly before the mask
+    right_of_mask: str  # the literal text directly after it
+    mask_starts_segment: bool  # nothing but `left_of_mask` comes before the mask in its segment
     mask_id: int
     pad_id: int
 
 
 def compile_pattern(pattern: Pattern, tokenizer: PromptTokenizer, wording: Wording = AS_WRITTEN) -> Template:
-    """Tokenise a pattern's own words once, each where it stands."""
+    """The template of a pattern: its own words tokenised once, each as it would be where it stands."""
     return compile_segments(pattern, pattern.segments, tokenizer, wording)
 
 
 def compile_segments(
     pattern: Pattern, segments: Sequence[Segment], tokenizer: PromptTokenizer, wording: Wording = AS_WRITTEN
 ) -> Template:
-    """Segments in token space, with a mask or, for a classifier's input, without; `pattern` names them in messages."""
+    """The template of segments with a mask or, for a classifier's input, without; `pattern` is for error messages."""
     layout = tokenizer.special_tokens(len(segments))
     pieces = [Piece(layout.specials[0], layout.special_types[0])]
-    columns: list[FieldInContext] = []
+    fields: list[FieldInContext] = []
     field_segments: list[int] = []
     spaced = wording.spacing == "between-parts"
-    left_of_mask, right_of_mask, starts_segment = "", "", True
-    for number, segment in enumerate(segments):
-        kind = layout.segment_types[number]
-        left, at_start = "", True  # the literal since the last slot or mask; whether none came before it
-        for place, part in enumerate(segment):
+    left_of_mask, right_of_mask, mask_starts_segment = "", "", True
+    for segment_index, segment in enumerate(segments):
+        token_type = layout.segment_types[segment_index]
+        left, at_start = "", True  # the literal since the last field or mask; whether neither came so far
+        for index, part in enumerate(segment):
             if isinstance(part, str):
-                text = part.strip() if spaced else part.rstrip()
-                ids: list[int] = []
-                if text:
-                    alone = at_start and not spaced
-                    ids = tokenizer.encode(text) if alone else tokenizer.encode_after_slot(" " if spaced else "", text)
-                pieces.append(Piece(tuple(ids), (kind,) * len(ids)))
+                ids = _literal_ids(part, at_start, spaced, tokenizer)
+                pieces.append(Piece(tuple(ids), (token_type,) * len(ids)))
                 left = part
                 continue
             if isinstance(part, Mask):
-                pieces.append(Piece((tokenizer.mask_id,), (kind,)))
-                left_of_mask, starts_segment = left, at_start
-                following = segment[place + 1] if place + 1 < len(segment) else ""
+                pieces.append(Piece((tokenizer.mask_id,), (token_type,)))
+                left_of_mask, mask_starts_segment = left, at_start
+                following = segment[index + 1] if index + 1 < len(segment) else ""
                 right_of_mask = following if isinstance(following, str) else ""
             else:
                 context = tokenizer.shared_context(SPACE if spaced else left if at_start or left else "x")
-                pieces.append(Piece((), (kind,), len(columns)))
-                columns.append(FieldInContext(part, context))
-                field_segments.append(number)
+                pieces.append(Piece((), (token_type,), len(fields)))
+                fields.append(FieldInContext(part, context))
+                field_segments.append(segment_index)
             left, at_start = "", False
-        pieces.append(Piece(layout.specials[number + 1], layout.special_types[number + 1]))
-    own = sum(len(piece.ids) for piece in pieces)
+        pieces.append(Piece(layout.specials[segment_index + 1], layout.special_types[segment_index + 1]))
     return Template(
-        pattern,
-        tuple(pieces),
-        tuple(columns),
-        tuple(field_segments),
-        wording,
-        own,
-        left_of_mask,
-        right_of_mask,
-        starts_segment,
-        tokenizer.mask_id,
-        tokenizer.pad_id,
+        pattern=pattern,
+        pieces=tuple(pieces),
+        fields=tuple(fields),
+        field_segments=tuple(field_segments),
+        wording=wording,
+        fixed_tokens=sum(len(piece.ids) for piece in pieces),
+        left_of_mask=left_of_mask,
+        right_of_mask=right_of_mask,
+        mask_starts_segment=mask_starts_segment,
+        mask_id=tokenizer.mask_id,
+        pad_id=tokenizer.pad_id,
     )
 
 
-def longest_first(lengths: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
-    """How many tokens each field keeps so that a row's sum fits the budget: (rows, fields) -> (rows, fields).
-
-    The same as taking one token at a time from the longest field (from the later one of equals), by arithmetic:
-    short fields stay whole, the others share what is left.
-    """
-    keep = lengths.copy()
-    over = np.flatnonzero(lengths.sum(axis=1) > budget)
-    if not len(over) or not lengths.shape[1]:
-        return keep
-    order = np.argsort(lengths[over], axis=1, kind="stable")  # (over, fields), shortest first
-    left = np.full(len(over), budget, dtype=np.int64)
-    level = np.full(len(over), -1, dtype=np.int64)  # the length that the cut fields keep, once known
-    fields = lengths.shape[1]
-    cut = np.zeros((len(over), fields), dtype=bool)
-    rows = np.arange(len(over))
-    for place in range(fields):
-        field = order[:, place]
-        length = lengths[over, field]
-        share = left // (fields - place)
-        starts_cut = (level < 0) & (length > share)
-        level[starts_cut] = share[starts_cut]
-        cut[rows, field] = level >= 0
-        left -= np.where(level < 0, length, 0)
-    kept = np.where(cut, level[:, None], lengths[over])
-    spare = left - np.where(cut, level[:, None], 0).sum(axis=1)  # one each to the first cut fields
-    kept += cut & (np.cumsum(cut, axis=1) <= spare[:, None])
-    keep[over] = kept
-    return keep
-
-
-def longest_segment(lengths: NDArray[np.int64], budget: int, field_segments: tuple[int, ...]) -> NDArray[np.int64]:
-    """The same with tokens taken from the segment whose fields are longer, off the end of its last field first."""
-    of_segment = np.zeros((len(lengths), 2), dtype=np.int64)
-    for field, segment in enumerate(field_segments):
-        of_segment[:, segment] += lengths[:, field]
-    left = longest_first(of_segment, budget)
-    keep = np.zeros_like(lengths)
-    for field, segment in enumerate(field_segments):
-        keep[:, field] = np.minimum(lengths[:, field], left[:, segment])
-        left[:, segment] -= keep[:, field]
-    return keep
+def _literal_ids(literal: str, at_start: bool, spaced: bool, tokenizer: PromptTokenizer) -> list[int]:
+    """The ids of a pattern's literal text at the start of a segment, or after a field or the mask."""
+    text = literal.strip() if spaced else literal.rstrip()  # a final space belongs to the next word's tokens
+    if not text:
+        return []
+    if at_start and not spaced:
+        return tokenizer.encode(text)
+    return tokenizer.encode_after_slot(" " if spaced else "", text)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded rows for the model; `rows` says which rows of the encoded set they are."""
+    """Padded inputs of a model."""
 
-    rows: NDArray[np.int64]  # (batch,)
-    input_ids: NDArray[np.int64]  # (batch, length)
-    attention_mask: NDArray[np.int64]  # (batch, length)
-    token_type_ids: NDArray[np.int64]  # (batch, length)
-    mask_positions: NDArray[np.int64]  # (batch,)
+    rows: NDArray[np.int64]  # (batch,): indices into the encoded rows
+    input_ids: NDArray[np.int64]  # (batch, width)
+    attention_mask: NDArray[np.int64]  # (batch, width)
+    token_type_ids: NDArray[np.int64]  # (batch, width)
+    mask_positions: NDArray[np.int64]  # (batch,): the column of each row's mask token
 
-    def slice_rows(self, of: slice) -> Batch:
-        """Some of the rows, as wide as all of them."""
+    def slice_rows(self, rows: slice) -> Batch:
+        """Some of the rows, with the width of all."""
         return Batch(
-            self.rows[of], self.input_ids[of], self.attention_mask[of], self.token_type_ids[of], self.mask_positions[of]
+            self.rows[rows],
+            self.input_ids[rows],
+            self.attention_mask[rows],
+            self.token_type_ids[rows],
+            self.mask_positions[rows],
         )
 
 
 def group_by_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Groups of rows that are about equally long."""
+    """Groups of row indices, longest rows first; a row has at least `SIMILAR_LENGTH` of its group's longest."""
     order = np.argsort(-lengths, kind="stable")
-    falling = -lengths[order]
+    negated = -lengths[order]  # ascending, as searchsorted needs
     groups, start = [], 0
     while start < len(order):
-        stop = int(np.searchsorted(falling, LIKE_LENGTH * falling[start], side="right"))
+        stop = int(np.searchsorted(negated, SIMILAR_LENGTH * negated[start], side="right"))
         groups.append(order[start:stop])
         start = stop
     return groups
 
 
 def forward_batches(
-    batch: Batch, lengths: NDArray[np.int64], device: str, pad_id: int, typed: bool
+    batch: Batch, lengths: NDArray[np.int64], device: str, pad_id: int, token_types: bool
 ) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[np.int64]]]]:
-    """How a batch goes through a model: the rows of each forward pass, and its inputs.
+    """Splits a batch into forward passes: yields the indices of each pass's rows (in the batch), and its inputs.
 
-    On a CPU padding costs as much as text, so rows of like length run by themselves. A GPU takes all rows at once, with
-    a width that its kernels like, or without a mask where there is no padding.
+    On a CPU padding costs as much as text, so only rows of similar length share a pass. On a GPU there is one pass,
+    padded to a multiple of `WIDTH_MULTIPLE`, or without an attention mask where no row is padded.
     """
-    names = ["input_ids", "attention_mask"] + (["token_type_ids"] if typed else [])
+    names = ["input_ids", "attention_mask"] + (["token_type_ids"] if token_types else [])
+    all_rows = np.arange(len(lengths))
     if device != "cpu" and batch.attention_mask.all():
         names.remove("attention_mask")
-        yield np.arange(len(lengths)), {name: getattr(batch, name) for name in names}
+        yield all_rows, {name: getattr(batch, name) for name in names}
         return
-    for group in group_by_length(lengths) if device == "cpu" else [np.arange(len(lengths))]:
+    for group in group_by_length(lengths) if device == "cpu" else [all_rows]:
         width = int(lengths[group].max())
-        width = width if device == "cpu" else -(-width // WIDTHS) * WIDTHS
+        width = width if device == "cpu" else -(-width // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
         inputs = {}
         for name in names:
             inputs[name] = np.full((len(group), width), pad_id if name == "input_ids" else 0, dtype=np.int64)
-            part = getattr(batch, name)[group, :width]
-            inputs[name][:, : part.shape[1]] = part
+            values = getattr(batch, name)[group, :width]
+            inputs[name][:, : values.shape[1]] = values
         yield group, inputs
 
 
 def concat_batches(batches: Sequence[Batch], pad_id: int) -> Batch:
-    """Batches one below the other, padded to the widest; `rows` are numbered anew from 0."""
+    """All rows of the batches, padded to the widest; `rows` are numbered from 0."""
+    count = sum(len(batch.rows) for batch in batches)
     width = max(batch.input_ids.shape[1] for batch in batches)
 
-    def stacked(name: str, fill: int = 0) -> NDArray[np.int64]:
-        stack = np.full((sum(len(batch.rows) for batch in batches), width), fill, dtype=np.int64)
+    def concat(name: str, fill: int = 0) -> NDArray[np.int64]:
+        result = np.full((count, width), fill, dtype=np.int64)
         start = 0
         for batch in batches:
-            part = getattr(batch, name)
-            stack[start : start + len(part), : part.shape[1]] = part
-            start += len(part)
-        return stack
+            values = getattr(batch, name)
+            result[start : start + len(values), : values.shape[1]] = values
+            start += len(values)
+        return result
 
     return Batch(
-        np.arange(sum(len(batch.rows) for batch in batches)),
-        stacked("input_ids", pad_id),
-        stacked("attention_mask"),
-        stacked("token_type_ids"),
+        np.arange(count),
+        concat("input_ids", pad_id),
+        concat("attention_mask"),
+        concat("token_type_ids"),
         np.concatenate([batch.mask_positions for batch in batches]),
     )
 
 
 class EncodedRows:
-    """Rows spliced into one pattern: what each row keeps and its ids are worked out a batch at a time."""
+    """Rows in one pattern; truncation and token ids are computed when a batch is asked for."""
 
-    def __init__(self, template: Template, columns: Mapping[FieldInContext, RaggedTokens], max_length: int) -> None:
+    def __init__(
+        self, template: Template, tokenized_fields: Mapping[FieldInContext, RaggedTokens], max_length: int
+    ) -> None:
         if template.fixed_tokens >= max_length:
             raise TaskError(
                 f"The pattern '{template.pattern}' takes {template.fixed_tokens} tokens by itself, which leaves none "
@@ -252,65 +226,69 @@ class EncodedRows:
             )
         self.template = template
         self.max_length = max_length
-        self._ragged = [columns[column] for column in template.fields]
+        self._field_tokens = [tokenized_fields[field] for field in template.fields]
 
     def __len__(self) -> int:
-        return len(self._ragged[0])
+        return len(self._field_tokens[0])
 
-    def _kept(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many tokens these rows' fields keep, and how many they have: (rows, slots) each."""
-        full = np.stack([ragged.row_lengths(rows) for ragged in self._ragged], axis=1)
+    def _kept_lengths(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The numbers of tokens that the fields of these rows keep, and those that they have: (rows, fields) each."""
+        full = np.stack([tokens.row_lengths(rows) for tokens in self._field_tokens], axis=1)
         budget = self.max_length - self.template.fixed_tokens
         if self.template.wording.truncation == "longest-segment":
-            return longest_segment(full, budget, self.template.field_segments), full
-        return longest_first(full, budget), full
+            return truncate_longest_segment(full, budget, self.template.field_segments), full
+        return truncate_longest_field(full, budget), full
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Each row's tokens: (rows,)."""
-        return self._of_all(lambda keep, full: self.template.fixed_tokens + keep.sum(axis=1), np.int64)
+        """The number of tokens of each row: (rows,)."""
+        return self._map_chunks(lambda kept, full: self.template.fixed_tokens + kept.sum(axis=1), np.int64)
 
     @cached_property
     def truncated(self) -> NDArray[np.bool_]:
-        """Whether a row had to be shortened: (rows,)."""
-        return self._of_all(lambda keep, full: keep.sum(axis=1) < full.sum(axis=1), np.bool_)
+        """Whether a row loses tokens: (rows,)."""
+        return self._map_chunks(lambda kept, full: kept.sum(axis=1) < full.sum(axis=1), np.bool_)
 
-    def _of_all(self, what: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]], kind: Any) -> NDArray[Any]:
-        found = np.empty(len(self), dtype=kind)
+    def _map_chunks(
+        self, function: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]], dtype: Any
+    ) -> NDArray[Any]:
+        """`function(kept, full)` of all rows' lengths, computed a chunk of rows at a time: (rows,)."""
+        result = np.empty(len(self), dtype=dtype)
         for start in range(0, len(self), CHUNK_ROWS):
             stop = min(start + CHUNK_ROWS, len(self))
-            found[start:stop] = what(*self._kept(np.arange(start, stop)))
-        return found
+            result[start:stop] = function(*self._kept_lengths(np.arange(start, stop)))
+        return result
 
     def batch(self, rows: NDArray[np.int64], width: int | None = None) -> Batch:
         """These rows, padded to the longest of them, or to a width."""
-        keep, _ = self._kept(rows)
-        count, width = len(rows), width or self.template.fixed_tokens + int(keep.sum(axis=1).max())
+        kept, _ = self._kept_lengths(rows)  # (rows, fields)
+        count, width = len(rows), width or self.template.fixed_tokens + int(kept.sum(axis=1).max())
         input_ids = np.full((count, width), self.template.pad_id, dtype=np.int64)
-        types = np.zeros((count, width), dtype=np.int64)
+        token_type_ids = np.zeros((count, width), dtype=np.int64)
         mask_positions = np.zeros(count, dtype=np.int64)
-        at = np.zeros(count, dtype=np.int64)  # where each row's next token goes
-        row = np.arange(count)
+        position = np.zeros(count, dtype=np.int64)  # of the next token in each row
+        batch_rows = np.arange(count)
         for piece in self.template.pieces:
-            if piece.column is None:
-                for token, kind in zip(piece.ids, piece.types, strict=True):
-                    input_ids[row, at], types[row, at] = token, kind
+            if piece.field_index is None:
+                for token, token_type in zip(piece.ids, piece.types, strict=True):
+                    input_ids[batch_rows, position], token_type_ids[batch_rows, position] = token, token_type
                     if token == self.template.mask_id:
-                        mask_positions = at.copy()
-                    at += 1
+                        mask_positions = position.copy()
+                    position += 1
                 continue
-            ragged, kept = self._ragged[piece.column], keep[:, piece.column]
-            into = np.repeat(row, kept)
-            step = np.arange(len(into)) - np.repeat(np.cumsum(kept) - kept, kept)  # 0, 1, 2, ... in each row
-            place = np.repeat(at, kept) + step
-            input_ids[into, place] = ragged.ids[np.repeat(ragged.offsets[rows], kept) + step]
-            types[into, place] = piece.types[0]
-            at += kept
-        attention = (np.arange(width) < at[:, None]).astype(np.int64)
-        return Batch(rows, input_ids, attention, types, mask_positions)
+            tokens, lengths = self._field_tokens[piece.field_index], kept[:, piece.field_index]
+            # All tokens of the field at once: `target` is each token's row, `step` its index 0, 1, 2, ... in the field.
+            target = np.repeat(batch_rows, lengths)
+            step = np.arange(len(target)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            columns = np.repeat(position, lengths) + step
+            input_ids[target, columns] = tokens.ids[np.repeat(tokens.offsets[rows], lengths) + step]
+            token_type_ids[target, columns] = piece.types[0]
+            position += lengths
+        attention_mask = (np.arange(width) < position[:, None]).astype(np.int64)
+        return Batch(rows, input_ids, attention_mask, token_type_ids, mask_positions)
 
     def batches(self, token_budget: int) -> Iterator[Batch]:
-        """All rows, those of like length together, at most `token_budget` tokens (padding included) a batch."""
+        """All rows, sorted by length, in batches of at most `token_budget` tokens, padding included."""
         order = np.argsort(-self.lengths, kind="stable")
         lengths = self.lengths[order]
         start = 0

@@ -12,10 +12,9 @@ from clozify.prompts.encode import (
     FieldInContext,
     compile_pattern,
     forward_batches,
-    longest_first,
-    longest_segment,
 )
 from clozify.prompts.tokenizer import RaggedTokens
+from clozify.prompts.truncation import truncate_longest_field, truncate_longest_segment
 from clozify.prompts.verbalizer import word_ids
 
 
@@ -31,7 +30,7 @@ def one_at_a_time(lengths: list[int], budget: int) -> list[int]:
 @given(st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=5), st.integers(0, 100))
 def test_truncation_by_arithmetic_takes_what_token_by_token_takes(lengths, budget):
     """A field cut too short loses the user's text without a word."""
-    kept = longest_first(np.array(lengths), budget)
+    kept = truncate_longest_field(np.array(lengths), budget)
     assert kept.tolist() == [one_at_a_time(row, budget) for row in lengths]
 
 
@@ -66,9 +65,9 @@ def test_splicing_equals_joining_the_pieces_by_hand(splice, rows, max_length):
         fields = [a[: kept[0]], b[: kept[1]], a[: kept[2]]]
         expected, types = [], []
         for piece in template.pieces:
-            part = list(piece.ids) if piece.column is None else fields[piece.column]
+            part = list(piece.ids) if piece.field_index is None else fields[piece.field_index]
             expected += part
-            types += list(piece.types) if piece.column is None else [piece.types[0]] * len(part)
+            types += list(piece.types) if piece.field_index is None else [piece.types[0]] * len(part)
         length = int(batch.attention_mask[row].sum())
         assert batch.input_ids[row, :length].tolist() == expected
         assert batch.token_type_ids[row, :length].tolist() == types
@@ -93,7 +92,7 @@ def test_a_gpu_is_given_no_mask_where_there_is_no_padding(splice):
     _, encoded = splice([[7] * 3, [7] * 3, [7] * 9], [[8]] * 3, 100)
     for rows, masked in (([0, 1], False), ([0, 2], True)):
         batch = encoded.batch(np.array(rows))
-        ((group, inputs),) = forward_batches(batch, batch.attention_mask.sum(axis=1), "cuda", 0, typed=False)
+        ((group, inputs),) = forward_batches(batch, batch.attention_mask.sum(axis=1), "cuda", 0, token_types=False)
         assert ("attention_mask" in inputs) is masked
         assert group.tolist() == [0, 1]
         assert inputs["input_ids"].shape[1] % 8 == 0 or not masked
@@ -144,7 +143,7 @@ def off_the_longer_segment(lengths: list[int], segment_of: tuple[int, ...], budg
     st.sampled_from([(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]),
 )
 def test_the_authors_truncation_takes_what_their_loop_takes(lengths, budget, segment_of):
-    kept = longest_segment(np.array(lengths), budget, segment_of)
+    kept = truncate_longest_segment(np.array(lengths), budget, segment_of)
     assert kept.tolist() == [off_the_longer_segment(row, segment_of, budget) for row in lengths]
 
 

@@ -1,25 +1,23 @@
-"""The command line: a thin door to the rooms behind it. Bad input ends with one sentence and exit status 2."""
+"""The command line. A `ClozifyError` is printed as one sentence per problem, with exit status 2."""
 
 from __future__ import annotations
 
 import io
 import sys
+from importlib import import_module
 
 from rich.console import Console
 from rich.text import Text
 
-from clozify.cli import inspect as inspect  # the commands enter the application when they are imported
-from clozify.cli import report as report
-from clozify.cli import reproduce as reproduce
-from clozify.cli import serving as serving
-from clozify.cli import studio as studio
-from clozify.cli import training as training
 from clozify.cli.options import app
 from clozify.errors import ClozifyError
 
+for _module in ("tasks", "training", "finished_runs", "servers", "experiments"):  # the order of `clozify --help`
+    import_module(f"clozify.cli.{_module}")
+
 
 def main() -> None:
-    """Run the command line; what a user can mend is told in sentences, with exit status 2."""
+    """Run the command line; errors of the user or the system end with a sentence and exit status 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ? instead of a traceback
@@ -31,8 +29,8 @@ def main() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:  # no space, no permission, a name too long
-        where = f" '{error.filename}'" if error.filename else ""
-        problems = [f"The system refused{where}: {error.strerror or error}."]
+        file = f" for '{error.filename}'" if error.filename else ""
+        problems = [f"The system reports an error{file}: {error.strerror or error}."]
     console = Console(stderr=True, soft_wrap=True)
     for problem in problems:
         console.print(Text.assemble(("error: ", "bold red"), problem))

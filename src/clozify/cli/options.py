@@ -1,4 +1,4 @@
-"""What the commands share: the application, options that several take, and how JSON is printed."""
+"""The Typer application, the options that several commands take, and output helpers."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ from clozify.errors import TaskError
 
 app = typer.Typer(
     name="clozify",
-    help="Few-shot text classification by Pattern-Exploiting Training (PET).",
+    help="Few-shot text classification with Pattern-Exploiting Training (PET).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-TaskArgument = Annotated[str, typer.Argument(help="A task file (TOML), or the name of a shipped task.")]
-ModelOption = Annotated[str, typer.Option(help="A masked language model: a folder, a hub name, or 'builtin'.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
+TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="A task file (TOML) or the name of a built-in task.")]
+ModelOption = Annotated[str, typer.Option(help="A masked language model: a folder, a hub name or 'builtin'.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 MapOption = Annotated[
-    list[str] | None, typer.Option("--map", help="FIELD=COLUMN, where the data calls a field otherwise.")
+    list[str] | None,
+    typer.Option("--map", help="FIELD=COLUMN: read a field of the task from this column; repeatable."),
 ]
-RecipeOption = Annotated[str, typer.Option(help="'paper', 'quick', 'original-code', or a recipe file.")]
+RecipeOption = Annotated[str, typer.Option(help="'paper', 'quick', 'original-code' or a recipe file.")]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe, as in distill.max_steps=500.")
+    list[str] | None,
+    typer.Option("--set", help="NAME=VALUE: change a setting of the recipe (distill.max_steps=500); repeatable."),
 ]
 ExamplesOption = Annotated[
-    int | None, typer.Option(min=0, help="Take so many labelled rows: the first of each label, as the paper does.")
+    int | None, typer.Option(min=0, help="Use this many labelled rows: the first of each label, as in the paper.")
 ]
-DevicesOption = Annotated[str, typer.Option(help="'auto' (every GPU, else the CPU), 'cpu', or a number of GPUs.")]
-AtOnceOption = Annotated[int | None, typer.Option(min=1, help="Models that are trained at a time on each device.")]
+DevicesOption = Annotated[str, typer.Option(help="'auto' (all GPUs, else the CPU), 'cpu' or a number of GPUs.")]
+AtOnceOption = Annotated[int | None, typer.Option(min=1, help="Models to train in parallel on each device.")]
 AtOnceOrAutoOption = Annotated[
     str | None,
-    typer.Option("--at-once", help="Models that are trained at a time on each device; 'auto': as many as fit."),
+    typer.Option("--at-once", help="Models to train in parallel on each device; 'auto': as many as fit."),
 ]
-ExecutorOption = Annotated[str, typer.Option(help="'local': on this machine; 'ray': on a Ray cluster.")]
+ExecutorOption = Annotated[str, typer.Option(help="'local' (this machine) or 'ray' (a Ray cluster).")]
 AddressOption = Annotated[
-    str | None, typer.Option(help="The cluster's address, or 'auto'; else one that is found or started here.")
+    str | None, typer.Option(help="The Ray cluster's address or 'auto'; default: find a cluster or start one.")
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Say nothing on the way.")]
-LengthOption = Annotated[int, typer.Option(min=8, help="The most tokens of a row; longer ones are shortened.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
+LengthOption = Annotated[int, typer.Option(min=8, help="The maximum number of tokens per row; longer rows are cut.")]
 
 
-def mapping_of(pairs: list[str] | None) -> dict[str, str]:
-    """`--map FIELD=COLUMN`, given any number of times."""
+def parse_mapping(pairs: list[str] | None) -> dict[str, str]:
+    """The column mapping of `--map FIELD=COLUMN`."""
     for pair in pairs or []:
         if "=" not in pair:
             raise TaskError(f"--map takes FIELD=COLUMN, not '{pair}'.")
@@ -56,12 +58,23 @@ def mapping_of(pairs: list[str] | None) -> dict[str, str]:
 
 
 def print_json(content: Any) -> None:
-    """For programs."""
+    """Print indented JSON."""
     typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def progress_logger(quiet: bool = False) -> Callable[[str], None]:
+    """A function that prints a line and the seconds since now to stderr, or nothing if `quiet`."""
+    began = time.monotonic()
+
+    def log(line: str) -> None:
+        if not quiet:
+            typer.echo(f"[{time.monotonic() - began:6.0f} s] {line}", err=True)
+
+    return log
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"clozify {__version__}")
         raise typer.Exit
 
@@ -69,18 +82,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
-
-
-def teller(quiet: bool = False) -> Callable[[str], None]:
-    """A function that tells people a line, with the seconds since now, on the error stream."""
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        if not quiet:
-            typer.echo(f"[{time.monotonic() - began:6.0f} s] {line}", err=True)
-
-    return say

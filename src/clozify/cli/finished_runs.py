@@ -1,0 +1,164 @@
+"""The commands that use finished runs: `predict`, `evaluate`, `report`, `suggest`, `export` and `push`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import clozify
+from clozify.cli.options import JsonOption, MapOption, QuietOption, app, parse_mapping, print_json, progress_logger
+from clozify.errors import ExportError, RunError
+
+RunArgument = Annotated[str, typer.Argument(metavar="DIR", help="A run's folder or address, or a classifier's folder.")]
+
+
+@app.command()
+def predict(
+    run: RunArgument,
+    data: Annotated[str, typer.Option(help="Rows to predict.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write the predictions to this file (.csv, .jsonl or .parquet); default: print JSONL."),
+    ] = None,
+    mapping: MapOption = None,
+) -> None:
+    """Predict new rows with a finished run."""
+    predictions = clozify.predict(run, data, output, parse_mapping(mapping))
+    if output is not None:
+        typer.echo(f"Predictions for {len(predictions):,} rows are in {output}.")
+        return
+    labels = predictions.rows.task.labels
+    for row_id, label, row in zip(predictions.ids, predictions.labels, predictions.probabilities, strict=True):
+        probabilities = {name: round(float(value), 6) for name, value in zip(labels, row, strict=True)}
+        line = {"id": row_id, "prediction": label, "probabilities": probabilities}
+        typer.echo(json.dumps(line, ensure_ascii=False))
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    data: Annotated[str, typer.Option(help="Labelled rows.")],
+    mapping: MapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a finished run on labelled rows."""
+    from clozify.cli.tables import show_evaluation
+
+    result = clozify.evaluate(run, data, column_mapping=parse_mapping(mapping)).model_dump()
+    if as_json:
+        print_json(result)
+    else:
+        show_evaluation(Console(), result)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="DIR", help="A run's folder; several runs are compared.")],
+    output: Annotated[
+        Path | None, typer.Option(help="The HTML file; default: DIR/report.html, or comparison.html for several runs.")
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Another run on the same rows, for example a supervised one, to compare with.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a run's report, or a comparison of several runs, as one HTML page."""
+    from pydantic_core import to_jsonable_python
+
+    from clozify.report.terminal import show_comparison
+    from clozify.report.write import write_comparison, write_report
+
+    if len(runs) == 1:
+        path, findings = write_report(runs[0], output, baseline)
+        if as_json:
+            print_json(to_jsonable_python(findings))
+        else:
+            typer.echo(f"The report is in {path}.")
+        return
+    if baseline is not None:
+        raise RunError("--baseline takes one run to report on; to compare several runs, name all of them as DIR.")
+    page = output or Path("comparison.html")
+    comparison = write_comparison(runs, page)
+    if as_json:
+        print_json(to_jsonable_python(comparison))
+    else:
+        show_comparison(Console(), comparison)
+        typer.echo(f"The comparison is in {page}.")
+
+
+@app.command()
+def suggest(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    count: Annotated[int, typer.Option(min=1, help="The number of rows.")] = 20,
+    output: Annotated[Path, typer.Option(help="The file to write: .csv, .jsonl or .parquet.")] = Path("to-label.csv"),
+    unlabeled: Annotated[
+        str | None, typer.Option(help="Unlabelled rows to choose from; default: those of the run.")
+    ] = None,
+    with_labeled: Annotated[
+        bool, typer.Option("--with-labeled", help="Put the run's labelled rows first in the file.")
+    ] = False,
+    mapping: MapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose the unlabelled rows that are most useful to label next."""
+    from clozify.cli.tables import show_suggestions
+
+    result = clozify.suggest(run, count, output, unlabeled, with_labeled, parse_mapping(mapping)).model_dump()
+    if as_json:
+        print_json(result)
+    else:
+        show_suggestions(Console(), result)
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or a classifier's folder.")],
+    export_format: Annotated[str, typer.Option("--format", help="'onnx'.")] = "onnx",
+    int8: Annotated[bool, typer.Option("--int8", help="Quantize the weights to 8 bits.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="The export's folder; default: DIR/onnx or DIR/onnx-int8.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Rows to compare the models on; default: the run's test rows.")
+    ] = None,
+    agreement: Annotated[
+        float, typer.Option(min=0, max=1, help="With --int8: the fraction of rows that must keep their label.")
+    ] = 0.95,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Export a classifier to ONNX and compare its predictions with the original."""
+    if export_format != "onnx":
+        raise ExportError(f"The format '{export_format}' is not supported; use 'onnx'.")
+    result = clozify.export(folder, output, int8, data, agreement, progress_logger(quiet))
+    if as_json:
+        print_json(result.to_json())
+        return
+    typer.echo(
+        f"{result.agreement:.1%} of {result.rows:,} rows get the same label; probabilities differ by "
+        f"{result.largest_difference:.1e} at most."
+    )
+    if result.accuracy is not None:
+        before, after = 100 * result.accuracy.pytorch, 100 * result.accuracy.onnx
+        typer.echo(f"Accuracy: {before:.1f} before, {after:.1f} after.")
+    speed = result.rows_per_second
+    typer.echo(
+        f"Rows a second: {speed.pytorch:.1f} by PyTorch, {speed.onnx:.1f} by ONNX Runtime. "
+        f"The export, {result.bytes / 1e6:.1f} MB, is in {result.output}"
+    )
+
+
+@app.command()
+def push(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or a classifier's folder.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The model's name on the hub: NAME or OWNER/NAME.")],
+    private: Annotated[bool, typer.Option("--private", help="Make a new model private.")] = False,
+) -> None:
+    """Upload a run's classifier and its model card to the Hugging Face hub."""
+    from clozify.inference.push import push as push_to_hub
+
+    typer.echo(f"Pushed to {push_to_hub(run, name, private)}.")

@@ -1,0 +1,176 @@
+"""The commands that need no training: `tasks`, `check`, `zero-shot`, `find-words` and `recipe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import clozify
+from clozify.cli.options import (
+    ExamplesOption,
+    JsonOption,
+    LengthOption,
+    MapOption,
+    ModelOption,
+    RecipeOption,
+    SetOption,
+    TaskArgument,
+    app,
+    parse_mapping,
+    print_json,
+)
+from clozify.errors import TaskError
+
+
+@app.command()
+def tasks(as_json: JsonOption = False) -> None:
+    """List the built-in tasks."""
+    from clozify.cli.tables import show_tasks
+    from clozify.config.task import shipped_tasks
+
+    listed = [
+        {
+            "name": name,
+            "description": task.description,
+            "fields": task.fields,
+            "labels": task.labels,
+            "metric": task.metric,
+            "patterns": task.patterns,
+            "pairs": len(task.pairs),
+            "file": str(path),
+        }
+        for name, path in shipped_tasks().items()
+        for task in [clozify.load_task(name)]
+    ]
+    if as_json:
+        print_json(listed)
+    else:
+        show_tasks(Console(), listed)
+
+
+@app.command()
+def check(
+    task: TaskArgument,
+    data: Annotated[str | None, typer.Option(help="Rows to show the patterns with.")] = None,
+    model: ModelOption = "builtin",
+    mapping: MapOption = None,
+    max_length: LengthOption = 256,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a task as the model reads it, with all its problems."""
+    loaded_task = clozify.load_task(task)
+    column_mapping = parse_mapping(mapping)
+
+    from clozify.cli.tables import show_check
+    from clozify.inference.check import check as check_task
+
+    result = check_task(loaded_task, clozify.load_model(model), data, column_mapping, max_length)
+    if as_json:
+        print_json(result.model_dump())
+    else:
+        show_check(Console(), result.model_dump())
+    if result.problems:
+        raise typer.Exit(2)
+
+
+@app.command("zero-shot")
+def zero_shot(
+    task: TaskArgument,
+    data: Annotated[str, typer.Option(help="Rows to predict: a file, a folder of shards or NAME@SPLIT on the hub.")],
+    model: ModelOption = "builtin",
+    output: Annotated[
+        Path | None, typer.Option(help="Write the predictions to this file: .csv, .jsonl or .parquet.")
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Divide probabilities by each label's mean probability over the data.")
+    ] = False,
+    mapping: MapOption = None,
+    max_length: LengthOption = 256,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict rows without training; if they have labels, print each pattern's accuracy."""
+    loaded_task = clozify.load_task(task)
+    column_mapping = parse_mapping(mapping)
+    result = clozify.zero_shot(loaded_task, data, model, output, calibrate, column_mapping, max_length)
+    if as_json:
+        print_json(result.to_json())
+        return
+
+    from clozify.cli.tables import show_zero_shot
+
+    count = min(5, len(result.rows))
+    probabilities = result.scores.probabilities(0, count)  # (rows, labels)
+    texts = [result.rows.texts(field, 0, count) for field in loaded_task.fields]
+    examples = [
+        (str(row_id), " ".join(filter(None, fields))[:60], loaded_task.labels[row.argmax()], float(row.max()))
+        for row_id, row, *fields in zip(result.rows.ids(0, count), probabilities, *texts, strict=True)
+    ]
+    show_zero_shot(Console(), result.to_json(), examples)
+
+
+@app.command("find-words")
+def find_words(
+    task: TaskArgument,
+    labeled: Annotated[str, typer.Option(help="The labelled rows.")],
+    unlabeled: Annotated[
+        str | None, typer.Option(help="Unlabelled rows; their most frequent words are candidates.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The new task file; default: NAME-words.toml, unless that exists.")
+    ] = None,
+    model: ModelOption = "builtin",
+    recipe: RecipeOption = "paper",
+    settings: SetOption = None,
+    examples: ExamplesOption = None,
+    allow: Annotated[
+        Path | None, typer.Option(help="A file with the only words to consider, separated by white space.")
+    ] = None,
+    forbid: Annotated[list[str] | None, typer.Option(help="WORD,WORD: words not to consider; repeatable.")] = None,
+    seed_words: Annotated[
+        list[str] | None, typer.Option(help="LABEL=WORD,WORD: words that the label keeps; repeatable.")
+    ] = None,
+    mapping: MapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find words for the labels from labelled rows and write a task file with them."""
+    loaded_task, loaded_recipe = clozify.load_task(task), clozify.load_recipe(recipe, settings or [])
+    column_mapping = parse_mapping(mapping)
+    words_by_label: dict[str, list[str]] = {}
+    for seed in seed_words or []:
+        label, equals, words = seed.rpartition("=")
+        if not equals:
+            raise TaskError(f"--seed-words takes LABEL=WORD,WORD, not '{seed}'.")
+        words_by_label.setdefault(label, []).extend(words.split(","))
+
+    from clozify.cli.tables import show_words
+    from clozify.pipeline.find_words import default_output
+
+    _, report = clozify.find_words(
+        loaded_task,
+        labeled,
+        unlabeled,
+        output or default_output(loaded_task),
+        model,
+        loaded_recipe,
+        examples=examples,
+        allowed_words=allow,
+        forbidden_words=[word for words in forbid or [] for word in words.split(",")],
+        seed_words=words_by_label,
+        column_mapping=column_mapping,
+    )
+    if as_json:
+        print_json(report)
+    else:
+        show_words(Console(), report)
+
+
+@app.command()
+def recipe(
+    name: Annotated[str, typer.Argument(help="'paper', 'quick', 'original-code' or a recipe file.")] = "paper",
+    settings: SetOption = None,
+) -> None:
+    """Print a recipe (the hyperparameters of the paper's appendix B) as a TOML file."""
+    typer.echo(clozify.load_recipe(name, settings or []).to_toml())

@@ -66,6 +66,7 @@ def in_turns(rounds: int, settings: list[str]) -> None:
     from clozify.pipeline.train import prepare
     from clozify.prompts.encode import EncodedRows
     from clozify.runs.context import RunContext
+    from clozify.training.loop import TrainingSetup, seed_everything
 
     task = load_task("debian")
     rows = few_shot(read_rows("builtin:labeled", task), 42)
@@ -84,7 +85,9 @@ def in_turns(rounds: int, settings: list[str]) -> None:
         for way, (plan, model, question, encoded) in work.items():
             words = question.patterns[0].words[0]
             began = time.process_time()
-            finetune(model, words, encoded, rows.labels, None, plan.recipe, number, context.accelerator)
+            section = plan.recipe.member_settings(with_lm=False)
+            setup = TrainingSetup(section, seed_everything(number), context.accelerator)
+            finetune(model, words, encoded, rows.labels, None, setup)
             taken[way]["a step"].append((time.process_time() - began) / 2)
             began = time.process_time()
             list(score_rows(model, question, rows, plan.recipe.max_seq_length))

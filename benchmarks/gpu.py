@@ -27,7 +27,7 @@ from scoring import SHAPES
 
 from clozify.config.task import load_task
 from clozify.data.rows import read_rows
-from clozify.models.cloze import BUILTIN
+from clozify.models.loading import BUILTIN
 from clozify.runs.plan import Plan
 
 PEAK = 989e12  # an H200's matrix rate in bf16, without sparsity

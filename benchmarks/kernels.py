@@ -30,10 +30,11 @@ from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
 from clozify.methods.score import score_rows
 from clozify.models.classifier import Classifier
-from clozify.models.cloze import BUILTIN, ClozeModel
+from clozify.models.cloze import ClozeModel
+from clozify.models.loading import BUILTIN
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
-from clozify.training.loop import Monitor
+from clozify.training.loop import Monitor, TrainingSetup, seed_everything
 
 GROUPS = {  # the first that a kernel's name fits
     "matrix products": r"gemm|nvjet|cutlass_80|xmma|splitk|cublas|gemv",
@@ -123,9 +124,10 @@ def main(
         f"{shape}, {torch.cuda.get_device_name()}, torch {torch.__version__}, {encoded.lengths.mean():.0f} tokens a row"
     )
 
-    def fine_tune(steps: int, watch: Monitor) -> None:
-        recipe = base.with_settings([f"finetune.max_steps={steps}"])
-        finetune(model, question.words[0], encoded, truth, encoded, recipe, 0, accelerator, watch)
+    def fine_tune(steps: int, monitor: Monitor) -> None:
+        settings = base.with_settings([f"finetune.max_steps={steps}"]).finetune
+        setup = TrainingSetup(settings, seed_everything(0), accelerator, monitor)
+        finetune(model, question.words[0], encoded, truth, encoded, setup)
 
     looked_at("a fine-tuning step", fine_tune, names)
 
@@ -144,9 +146,9 @@ def main(
     )
     pile, soft = classifier.encode(data), np.full((rows, labels), 1 / labels, dtype=np.float32)
 
-    def distilled(steps: int, watch: Monitor) -> None:
+    def distilled(steps: int, monitor: Monitor) -> None:
         settings = base.with_settings([f"distill.max_steps={steps}"]).distill
-        distill(classifier, pile, soft, settings, np.random.default_rng(0), accelerator, watch)
+        distill(classifier, pile, soft, TrainingSetup(settings, np.random.default_rng(0), accelerator, monitor))
 
     looked_at("a distillation step", distilled, names)
 

@@ -35,7 +35,8 @@ def score(data: Path, folder: Path) -> tuple[float, float]:
 
     from clozify.config.task import parse_task
     from clozify.inference.zero_shot import zero_shot
-    from clozify.models.cloze import BUILTIN, ClozeModel
+    from clozify.models.cloze import ClozeModel
+    from clozify.models.loading import BUILTIN
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
     config = transformers.BertConfig(

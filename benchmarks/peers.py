@@ -169,7 +169,7 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
 def setfit_job(asked: Asked, part: Part) -> Path:
     """What SetFit's side is told, as a file."""
     from clozify.config.recipe import load_recipe
-    from clozify.models.cloze import BUILTIN
+    from clozify.models.loading import BUILTIN
 
     data, folder = Path(asked.output).resolve() / "data", Path(asked.output).resolve() / part.name
     folder.mkdir(parents=True)

@@ -31,10 +31,11 @@ from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
 from clozify.methods.score import score_rows
 from clozify.models.classifier import Classifier
-from clozify.models.cloze import BUILTIN, ClozeModel
+from clozify.models.cloze import ClozeModel
+from clozify.models.loading import BUILTIN
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
-from clozify.training.loop import Monitor
+from clozify.training.loop import Monitor, TrainingSetup, seed_everything
 
 WARM_UP = 50  # steps: libraries initialise, kernels are compiled, graphs captured
 TRAINING, LABELLING = sorted(FEATURES), ["fused_layernorm", "packing"]  # the features that each kind of stage uses
@@ -136,8 +137,9 @@ def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
             model = cloze_model()
 
             def train(count: int, monitor: Monitor) -> None:
-                settings = recipe.with_settings([f"finetune.max_steps={count}"])
-                finetune(model, question.words[0], encoded, truth, encoded, settings, 0, accelerator, monitor)
+                settings = recipe.with_settings([f"finetune.max_steps={count}"]).finetune
+                setup = TrainingSetup(settings, seed_everything(0), accelerator, monitor)
+                finetune(model, question.words[0], encoded, truth, encoded, setup)
 
             return training_blocks(train, steps)
 
@@ -147,8 +149,8 @@ def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
 
             def train(count: int, monitor: Monitor) -> None:
                 settings = recipe.with_settings([f"distill.max_steps={count}"]).distill
-                rng = np.random.default_rng(0)
-                distill(student, class_rows, soft_labels, settings, rng, accelerator, monitor)
+                setup = TrainingSetup(settings, np.random.default_rng(0), accelerator, monitor)
+                distill(student, class_rows, soft_labels, setup)
 
             return training_blocks(train, steps)
 

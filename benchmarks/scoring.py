@@ -29,7 +29,8 @@ from datasets import Dataset
 from clozify.config.task import Task, load_task
 from clozify.data.rows import Rows, read_rows
 from clozify.methods.score import score_rows
-from clozify.models.cloze import BUILTIN, ClozeModel
+from clozify.models.cloze import ClozeModel
+from clozify.models.loading import BUILTIN
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
 
@@ -88,12 +89,12 @@ def straightforward(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
     for start in range(0, len(rows), 8):
         batch = encoded.batch(np.arange(start, min(start + 8, len(rows))))
         pad = 256 - batch.input_ids.shape[1]
-        ids = model.tensor(np.pad(batch.input_ids, ((0, 0), (0, pad)), constant_values=model.tokenizer.pad_id))
-        mask = model.tensor(np.pad(batch.attention_mask, ((0, 0), (0, pad))))
+        ids = model.to_device(np.pad(batch.input_ids, ((0, 0), (0, pad)), constant_values=model.tokenizer.pad_id))
+        mask = model.to_device(np.pad(batch.attention_mask, ((0, 0), (0, pad))))
         with torch.no_grad():
             logits = model.model(input_ids=ids, attention_mask=mask).logits  # (8, 256, vocabulary)
-        at_mask = logits[torch.arange(len(ids)), model.tensor(batch.mask_positions)]
-        found.append(at_mask[:, model.tensor(question.words[0].ids)].cpu().numpy())
+        at_mask = logits[torch.arange(len(ids)), model.to_device(batch.mask_positions)]
+        found.append(at_mask[:, model.to_device(question.words[0].ids)].cpu().numpy())
     return np.concatenate(found)
 
 

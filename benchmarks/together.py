@@ -39,7 +39,7 @@ def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> No
     from clozify.models.cloze import load_model
     from clozify.models.task_prompts import compile_task
     from clozify.prompts.encode import EncodedRows
-    from clozify.training.loop import Monitor
+    from clozify.training.loop import Monitor, TrainingSetup, seed_everything
 
     on_gpu = torch.cuda.is_available()
     task = load_task(name)
@@ -52,11 +52,12 @@ def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> No
     recipe = load_recipe("paper", [f"finetune.max_steps={steps}"])
     accelerator = Accelerator(cpu=not on_gpu, mixed_precision="bf16" if on_gpu else "no")
     seen: list[tuple[int, float]] = []
-    watch = Monitor(on_step=lambda step, _: seen.append((step, time.monotonic())))
+    monitor = Monitor(on_step=lambda step, _: seen.append((step, time.monotonic())))
     Path(gate, str(os.getpid())).touch()
     while len(list(Path(gate).iterdir())) < count:
         time.sleep(0.02)
-    finetune(model, question.words[0], few, rows.labels[:10], pile, recipe, 1, accelerator, watch)
+    setup = TrainingSetup(recipe.finetune, seed_everything(1), accelerator, monitor)
+    finetune(model, question.words[0], few, rows.labels[:10], pile, setup)
     (first, began), (last, ended) = next(at for at in seen if at[0] >= min(FIRST, steps // 2)), seen[-1]
     print(json.dumps({"steps_a_second": (last - first) / (ended - began)}))
 

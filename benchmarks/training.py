@@ -27,14 +27,17 @@ from torch.nn import functional
 
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.methods.distill import distill
-from clozify.methods.finetune import finetune, mask_tokens
+from clozify.methods.finetune import finetune
+from clozify.methods.masking import mask_tokens
 from clozify.methods.score import score_rows
 from clozify.models.classifier import Classifier
-from clozify.models.cloze import BUILTIN, ClozeModel
+from clozify.models.cloze import ClozeModel
+from clozify.models.loading import BUILTIN
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import Batch, EncodedRows
-from clozify.training.loop import make_optimizer
+from clozify.training.loop import TrainingSetup, seed_everything
 from clozify.training.losses import distillation_loss
+from clozify.training.optim import make_optimizer
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -100,7 +103,7 @@ def main(
     questions = compile_task(model, data.task)
     question = questions.patterns[0]
     encoded = EncodedRows(question.template, questions.tokenize(model, data, 0, rows), 256)
-    words = model.tensor(question.words[0].ids)
+    words = model.to_device(question.words[0].ids)
     where = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} threads"
     print(
         f"{shape}, {where}, torch {torch.__version__}, {task}: {rows} rows of {encoded.lengths.mean():.0f} tokens, "
@@ -109,9 +112,9 @@ def main(
 
     def slow_step() -> None:
         labeled = encoded.batch(rng.permutation(rows)[:4])
-        truth = model.tensor(rng.integers(0, labels, 4))
+        truth = model.to_device(rng.integers(0, labels, 4))
         unlabeled = encoded.batch(rng.permutation(rows)[:12])
-        masked, targets = mask_tokens(unlabeled, base.finetune, model.tokenizer, rng)
+        masked, targets = mask_tokens(unlabeled, model.tokenizer, rng, base.finetune.mlm_probability)
         inputs, helpers = padded(labeled, pad, device), padded(masked, pad, device)
         for micro in range(4):
             one = {name: tensor[micro : micro + 1] for name, tensor in inputs.items()}
@@ -121,7 +124,7 @@ def main(
             three = {name: tensor[3 * micro : 3 * micro + 3] for name, tensor in helpers.items()}
             wanted = torch.full((3, 256), -100, device=device)
             inside = targets.rows // 3 == micro
-            wanted[targets.rows[inside] % 3, targets.positions[inside]] = model.tensor(targets.tokens[inside])
+            wanted[targets.rows[inside] % 3, targets.positions[inside]] = model.to_device(targets.tokens[inside])
             logits = model.model(**three).logits  # (3, 256, vocabulary)
             mlm = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
             ((1 - base.finetune.alpha) * ce + base.finetune.alpha * mlm).div(4).backward()  # type: ignore[no-untyped-call]
@@ -130,8 +133,9 @@ def main(
     truth_of_rows = rng.integers(0, labels, rows).astype(np.int16)
 
     def fast_steps(count: int) -> None:
-        recipe = base.with_settings([f"finetune.max_steps={count}"])
-        finetune(model, question.words[0], few, truth_of_rows, encoded, recipe, 0, accelerator)
+        settings = base.with_settings([f"finetune.max_steps={count}"]).finetune
+        setup = TrainingSetup(settings, seed_everything(0), accelerator)
+        finetune(model, question.words[0], few, truth_of_rows, encoded, setup)
 
     fast_steps(2)
     fast = seconds_of(lambda: fast_steps(steps)) / steps
@@ -165,7 +169,7 @@ def main(
 
     def fast_distill(count: int) -> None:
         settings = base.with_settings([f"distill.max_steps={count}"]).distill
-        distill(classifier, pile, soft.numpy(), settings, rng, accelerator)
+        distill(classifier, pile, soft.numpy(), TrainingSetup(settings, rng, accelerator))
 
     fast_distill(2)
     fast = seconds_of(lambda: fast_distill(steps)) / steps

@@ -9,12 +9,15 @@ from torch import nn
 
 from clozify.config.recipe import Adapter, Finetune, Training
 from clozify.errors import ModelError
-from clozify.methods.finetune import _joint_loss, capturable_step, mask_tokens
+from clozify.gpu.options import GpuOptions
+from clozify.methods.finetune import PairLoss, StepRows
+from clozify.methods.masking import mask_tokens
 from clozify.models.cloze import load_model
 from clozify.models.lora import Base, base_of, reset_adapter, save_adapter
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
-from clozify.training.loop import make_optimizer, train
+from clozify.training.loop import TrainingSetup, train
+from clozify.training.optim import make_optimizer
 from tests.contracts.test_finetune import naive_loss
 from tests.tiny import ARCHITECTURES
 
@@ -53,8 +56,8 @@ def test_loss_and_gradient_of_a_step_equal_those_through_the_merged_weights(arch
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     settings = Finetune(alpha=0.3)
     drawn = encoded.batch(np.array([2, 3, 4, 0, 1, 2, 3, 2, 0, 4, 3, 2]))
-    masked, targets = mask_tokens(drawn, settings, model.tokenizer, np.random.default_rng(1))
-    words = question.words[0]
+    masked, targets = mask_tokens(drawn, model.tokenizer, np.random.default_rng(1), settings.mlm_probability)
+    step_rows, pair_loss = StepRows(batch, labels, masked, targets), PairLoss(model, question.words[0], settings)
 
     plain = load_model(tiny_folder(architecture), "cpu")
     plain.model.double()
@@ -75,16 +78,15 @@ def test_loss_and_gradient_of_a_step_equal_those_through_the_merged_weights(arch
     expected = naive_loss(plain, question, batch, labels, masked, targets, 0.3, 4, 3)
     expected.backward()
 
-    for way in ["on a CPU", "on a GPU", *(["in a line"] if model.supports_packing else [])]:
+    for way in ["on a CPU", "on a GPU", *(["packed"] if model.supports_packing else [])]:
         model.model.zero_grad()
         if way == "on a CPU":
-            loss = _joint_loss(model, words, batch, torch.from_numpy(labels), masked, targets, settings, None)
+            loss = pair_loss(step_rows)
         else:
-            given = (model, words, lambda: (batch, labels, masked, targets), settings, None)
-            step = capturable_step(*given, in_line=way == "in a line")
+            step = pair_loss.capturable_step(lambda: step_rows, packed=way == "packed")
             loss = step.loss({name: torch.from_numpy(array) for name, array in step.arrays().items()})
         loss.backward()
-        assert loss.item() == pytest.approx(expected.item(), abs=1e-6)  # a share of the loss is float32
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
         found = {name: p.grad for name, p in model.model.named_parameters() if p.grad is not None}
         assert found.keys() == {name for name, leaf in leaves.items() if leaf.grad is not None}
         for name, gradient in found.items():
@@ -163,7 +165,12 @@ def test_training_changes_the_adapter_and_no_bit_of_the_model(tiny_folder, rows)
             norms.append((given, torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()))
             assert all(p.requires_grad for p in parameters if p.grad is not None)
 
-    train(model.model, loss_of_step, settings, len(rows), Clipping(cpu=True))
+    train(
+        model.model,
+        loss_of_step,
+        TrainingSetup(settings, np.random.default_rng(0), Clipping(cpu=True)),
+        len(rows),
+    )
     assert all(clipped == pytest.approx(1e-3, rel=1e-2) for _, clipped in norms)
     for name, tensor in model.model.state_dict().items():
         assert torch.equal(tensor, before[name]) != ("lora_" in name), name
@@ -193,7 +200,7 @@ def test_a_bf16_copy_has_the_adapter_and_leaves_the_model_alone(tiny_folder, row
     model = adapted(tiny_folder("bert"))
     expected = scores(model, rows)
     untrained = scores(load_model(tiny_folder("bert"), "cpu"), rows)
-    model.precision = "bf16"
+    model.options = GpuOptions(precision="bf16")
     with model.scoring():
         found = scores(model, rows)
     assert (found - expected).abs().max() < 0.1 * (untrained - expected).abs().max()

@@ -9,9 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clozify.config.recipe import Finetune, load_recipe
-from clozify.methods.finetune import _joint_loss, capturable_step, mask_tokens
+from clozify.methods.finetune import PairLoss, StepRows
+from clozify.methods.masking import mask_tokens
 from clozify.models.classifier import new_classifier
-from clozify.models.cloze import ClozeModel, load_model
+from clozify.models.cloze import load_model
+from clozify.models.encoder import Encoder
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
 from clozify.utils.process_group import ProcessGroup, use_group
@@ -59,38 +61,31 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     settings = Finetune(alpha=0.3)  # large, so that both parts show
     drawn = encoded.batch(np.array([2, 3, 4, 0, 1, 2, 3, 2, 0, 4, 3, 2]))
-    masked, targets = mask_tokens(drawn, settings, model.tokenizer, np.random.default_rng(1))
+    masked, targets = mask_tokens(drawn, model.tokenizer, np.random.default_rng(1), settings.mlm_probability)
     losses, gradients = [], []
-    words = questions.patterns[0].words[0]
+    step_rows = StepRows(batch, labels, masked, targets)
+    pair_loss = PairLoss(model, questions.patterns[0].words[0], settings)
     ways = [
         "on a CPU",
         "in 3 processes",
         "in 20 processes",
         "on a GPU",
-        *(["in a line"] if model.supports_packing else []),
+        *(["packed"] if model.supports_packing else []),
         "naive",
     ]
-    assert model.supports_packing or architecture not in (
-        "bert",
-        "roberta",
-        "xlm-roberta",
-    )  # those that most people use
-    assert (
-        not model.supports_packing or architecture != "modernbert"
-    )  # its layers look through windows, which would be lost
+    assert model.supports_packing or architecture not in ("bert", "roberta", "xlm-roberta")
+    assert not model.supports_packing or architecture != "modernbert"  # packing would lose its sliding window
     for way in ways:
         model.model.zero_grad()
         if way == "on a CPU":
-            loss = _joint_loss(model, words, batch, torch.from_numpy(labels), masked, targets, settings, None)
+            loss = pair_loss(step_rows)
         elif way.endswith("processes"):  # their losses, and so their gradients, are added
             loss, size = torch.zeros(()), int(way.split()[1])
             for rank in range(size):
                 with use_group(ProcessGroup(rank, size)):  # of 20, some have no labelled row and some none at all
-                    truth = torch.from_numpy(labels)
-                    loss = loss + _joint_loss(model, words, batch, truth, masked, targets, settings, None)
+                    loss = loss + pair_loss(step_rows)
         elif way != "naive":  # padded to shapes that come again
-            given = (model, words, lambda: (batch, labels, masked, targets), settings, None)
-            step = capturable_step(*given, in_line=way == "in a line")
+            step = pair_loss.capturable_step(lambda: step_rows, packed=way == "packed")
             loss = step.loss({name: torch.from_numpy(array) for name, array in step.arrays().items()})
         else:
             loss = naive_loss(model, questions.patterns[0], batch, labels, masked, targets, 0.3, 4, 3)
@@ -105,7 +100,7 @@ def test_loss_and_gradient_of_a_step_equal_the_paper_s_equations(architecture, t
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_classifier_scores_rows_in_a_line_as_by_themselves(architecture, tiny_folder, rows):
+def test_a_classifier_scores_packed_rows_as_padded_ones(architecture, tiny_folder, rows):
     """A head that reads the wrong token trains on noise, on GPUs alone."""
     classifier = new_classifier(
         tiny_folder(architecture), rows.task, load_recipe("paper", ["max_seq_length=40"]), "cpu"
@@ -115,7 +110,7 @@ def test_a_classifier_scores_rows_in_a_line_as_by_themselves(architecture, tiny_
         return
     encoded = classifier.encode(rows)
     batch = encoded.batch(np.arange(len(rows)))
-    step = classifier.capturable_step(lambda: (batch, {}), lambda scores, _: scores, in_line=True)
+    step = classifier.capturable_step(lambda: (batch, {}), lambda scores, _: scores, packed=True)
     arrays = step.arrays()
     assert len(arrays["input_ids"]) == 1
     with torch.inference_mode():
@@ -156,23 +151,24 @@ def test_a_step_that_is_recorded_asks_nothing_of_the_host(architecture, tiny_fol
     questions = compile_task(model, rows.task)
     encoded = EncodedRows(questions.patterns[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
-    masked, targets = mask_tokens(encoded.batch(np.arange(5)), Finetune(), model.tokenizer, np.random.default_rng(1))
-    given = (model, questions.patterns[0].words[0], lambda: (batch, labels, masked, targets), Finetune(), None)
-    steps = [(model.model, capturable_step(*given, in_line=model.supports_packing))]
+    masked, targets = mask_tokens(encoded.batch(np.arange(5)), model.tokenizer, np.random.default_rng(1), 0.15)
+    step_rows = StepRows(batch, labels, masked, targets)
+    pair_loss = PairLoss(model, questions.patterns[0].words[0], Finetune())
+    steps = [(model.model, pair_loss.capturable_step(lambda: step_rows, model.supports_packing))]
     classifier = new_classifier(tiny_folder(architecture), rows.task, load_recipe("paper"), "cpu")
     of_classifier = classifier.encode(rows).batch(np.array([0, 2, 3, 4]))
 
     def loss(scores, inputs):
-        return torch.nn.functional.cross_entropy(scores, inputs["truth"])
+        return torch.nn.functional.cross_entropy(scores, inputs["labels"])
 
     steps.append(
         (
             classifier.model,
-            classifier.capturable_step(lambda: (of_classifier, {"truth": labels}), loss, classifier.supports_packing),
+            classifier.capturable_step(lambda: (of_classifier, {"labels": labels}), loss, classifier.supports_packing),
         )
     )
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # there is none for 'meta'
-    monkeypatch.setattr(ClozeModel, "tensor", lambda _, array: torch.from_numpy(array).to("meta"))
+    monkeypatch.setattr(Encoder, "to_device", lambda _, array: torch.from_numpy(array).to("meta"))
     for module, step in steps:
         inputs = {name: torch.from_numpy(array).to("meta") for name, array in step.arrays().items()}
         module.to("meta").train()

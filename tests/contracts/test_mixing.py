@@ -38,7 +38,7 @@ def states(classifier, batch):
         for module in layer_list(classifier.model)
     ]
     with torch.no_grad():
-        scores = classifier.scores(batch, together=True)
+        scores = classifier.scores(batch, one_pass=True)
     for hook in hooks:
         hook.remove()
     return scores, seen
@@ -78,7 +78,7 @@ def test_gradients_reach_the_encoder_through_both_rows(architecture, made):
         lambda _, __, output: seen.append(output[0] if isinstance(output, tuple) else output)
     )
     with mixing(classifier.model, 1, 0.7, ORDER):
-        scores = classifier.scores(batch, together=True)
+        scores = classifier.scores(batch, one_pass=True)
     hook.remove()
     (gradient,) = torch.autograd.grad(scores[0].sum(), seen[0])  # what came out before it was mixed
     touched = gradient.abs().sum(dim=(1, 2)) > 0
@@ -89,4 +89,4 @@ def test_a_layer_that_the_model_does_not_have_is_an_error(made):
     classifier, batch = made("bert")
     with pytest.raises(ModelError, match="ran 2 layers; MixText cannot mix behind layer 3"):  # noqa: SIM117
         with mixing(classifier.model, 3, 0.7, ORDER):
-            classifier.scores(batch, together=True)
+            classifier.scores(batch, one_pass=True)

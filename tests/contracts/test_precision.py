@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from clozify.gpu.options import GpuOptions
 from clozify.methods.score import score_rows
 from clozify.models import cpu_precision as precision
 from clozify.models.cpu_precision import try_bf16
@@ -23,11 +24,11 @@ def test_where_bf16_runs_its_scores_agree_with_float32(tiny_folder, tiny, rows):
         return np.concatenate([part for _, part in score_rows(model, questions, rows, 40)], axis=1)
 
     expected = scores()
-    model.precision = "bf16"
+    model.options = GpuOptions(precision="bf16")
     try:
         found = scores()
     finally:
-        model.precision = "float32"
+        model.options = GpuOptions(precision="float32")
     assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
     assert not np.array_equal(found, expected)
     assert np.array_equal(scores(), expected)

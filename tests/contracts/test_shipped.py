@@ -9,7 +9,7 @@ import pytest
 from clozify.config.task import load_task, parse_task, shipped_tasks
 from clozify.data.readers import SAMPLE
 from clozify.data.rows import read_rows
-from clozify.models.cloze import BUILTIN
+from clozify.models.loading import BUILTIN
 from clozify.models.task_prompts import compile_task
 
 PAIRS = {

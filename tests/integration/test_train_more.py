@@ -11,7 +11,7 @@ from clozify.config.recipe import load_recipe
 from clozify.errors import ClozifyError
 from clozify.pipeline.train import prepare
 from clozify.runs.context import RunContext
-from clozify.training.loop import Monitor, train
+from clozify.training.loop import Monitor, TrainingSetup, train
 from tests.integration.conftest import SETTINGS
 
 
@@ -76,8 +76,9 @@ def test_the_best_weights_on_the_development_rows_are_the_ones_kept():
         return next(scores)
 
     recipe = load_recipe("paper", ["dev.every=1", "dev.patience=2", "supervised.max_steps=5"])
-    watch = Monitor(look=look, dev=recipe.dev)
-    train(module, lambda step: module(torch.ones(1, 1)).sum(), recipe.supervised, 10, Accelerator(cpu=True), watch)
+    monitor = Monitor(dev_score=look, dev=recipe.dev)
+    setup = TrainingSetup(recipe.supervised, np.random.default_rng(0), Accelerator(cpu=True), monitor)
+    train(module, lambda step: module(torch.ones(1, 1)).sum(), setup, 10)
     assert len(seen) == 4  # two looks without a gain
     assert module.weight.item() == seen[1]
 

@@ -74,10 +74,20 @@ class Recipe(Section):
     overlap: bool = Field(
         False, description="Keep labelled and test rows among the unlabelled ones (the paper's D = T)."
     )
+    kernels: Literal["auto", "torch"] = Field(
+        "auto",
+        description="What a GPU computes with: CUDA graphs, padding-free batches and fused kernels where they work; or "
+        "'torch', plain PyTorch.",
+    )
+    precision: Literal["auto", "float32", "bf16"] = Field(
+        "auto",
+        description="What models are trained and rows scored in; weights are kept in float32. 'auto' is bf16 on a GPU "
+        "and float32 on a CPU.",
+    )
     scoring: Literal["float32", "bf16", "auto"] = Field(
         "float32",
-        description="What members score rows in on a CPU; 'auto' is bf16 where a trial finds it faster and close "
-        "enough. A GPU always takes bf16.",
+        description="What members score rows in on a CPU where precision is 'auto'; 'auto' is bf16 where a trial finds "
+        "it faster and close enough.",
     )
     backslashes_to_spaces: bool = Field(False, description="Replace every backslash in the rows by a space.")
     wording: Wording = Wording()

@@ -7,7 +7,9 @@ the host, which a graph cannot capture. Such encoders also accept a mask that is
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 
@@ -19,16 +21,19 @@ def additive_mask(attention_mask: Tensor, encoder: nn.Module) -> Tensor:
 
 
 @torch.inference_mode()
-def accepts_additive_mask(encoder: nn.Module, pad_id: int) -> bool:
-    """Whether an encoder uses eager attention and computes the same states with an additive mask."""
+def accepts_additive_mask(encoder: nn.Module, pad_id: int, ids: NDArray[np.int64]) -> bool:
+    """Whether an encoder uses eager attention and computes the same states with an additive mask.
+
+    It is tried with 8 `ids` of ordinary tokens.
+    """
     if getattr(encoder.config, "_attn_implementation", None) != "eager":
         return False
     device = next(encoder.parameters()).device
     mask = torch.tensor([[1] * 8, [1] * 5 + [0] * 3], device=device)
-    ids = torch.where(mask == 1, torch.arange(8, device=device) + pad_id + 1, pad_id)
+    input_ids = torch.where(mask == 1, torch.from_numpy(ids).to(device), pad_id)
     try:
-        expected = encoder(input_ids=ids, attention_mask=mask)[0]
-        states = encoder(input_ids=ids, attention_mask=additive_mask(mask, encoder))[0]
+        expected = encoder(input_ids=input_ids, attention_mask=mask)[0]
+        states = encoder(input_ids=input_ids, attention_mask=additive_mask(mask, encoder))[0]
     except (AttributeError, RuntimeError, ValueError, IndexError, TypeError):
         return False
     return torch.allclose(expected[mask == 1], states[mask == 1], atol=1e-5)

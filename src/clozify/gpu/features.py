@@ -24,8 +24,8 @@ def is_enabled(feature: str) -> bool:
 def without(*features: str) -> Iterator[None]:
     """Switch features off for models that are loaded, trained and used inside; for benchmarks and tests only.
 
-    Whether a model supports packing is determined when it is loaded. `fused_linear` and `fused_layernorm` need bf16
-    weights when a model is trained, so `without("master_weights")` switches them off there, too.
+    Whether a model supports packing is determined once, when it is first used. `fused_linear` and `fused_layernorm`
+    need bf16 weights when a model is trained, so `without("master_weights")` switches them off there, too.
     """
     if unknown := set(features) - FEATURES:
         raise ValueError(f"There is no GPU feature {sorted(unknown)}; there are {', '.join(sorted(FEATURES))}.")

@@ -185,5 +185,5 @@ def _length_warnings(model: ClozeModel, prompts: TaskPrompts, rows: Rows, max_le
     """Warnings about empty fields and long rows, from the first chunk of rows."""
     columns = prompts.tokenize(model, rows, 0, min(len(rows), CHUNK_ROWS))
     stats = ScoringStats()
-    stats.note(columns, [EncodedRows(prompt.template, columns, max_length) for prompt in prompts.patterns])
-    return stats.remarks(max_length)
+    stats.update(columns, [EncodedRows(prompt.template, columns, max_length) for prompt in prompts.patterns])
+    return stats.warnings(max_length)

@@ -1,9 +1,7 @@
-"""Fine-tuning one pattern-verbalizer pair (section 3.1), with auxiliary language modelling (section 3.2).
+"""Fine-tuning of one pattern-verbalizer pair (section 3.1), with auxiliary language modelling (section 3.2).
 
-In: a `ClozeModel` with pretrained weights, labelled rows spliced into the pair's pattern and, for the auxiliary
-task, unlabelled ones. Out: the model trained in place, and the course of its loss. A step's labelled and
-unlabelled rows share one forward pass; the head reads the cloze slot of the first and the masked tokens of the
-second, and nothing else.
+L = (1 - alpha) L_CE + alpha L_MLM. A step's labelled and unlabelled rows share one forward pass; the head reads the
+states at the cloze slots of the labelled rows and at the masked tokens of the unlabelled ones, and no others.
 """
 
 from __future__ import annotations
@@ -15,48 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
-from clozify.config.recipe import Finetune, Recipe
-from clozify.gpu.cuda_graphs import CapturableStep, pad_last_axis, padded_count, padded_width
-from clozify.gpu.packing import pack
+from clozify.config.recipe import Finetune, Training
+from clozify.gpu.cuda_graphs import CapturableStep, pad_last_axis, padded_count
+from clozify.methods.masking import MaskedTokens, mask_tokens
 from clozify.models.cloze import ClozeModel
 from clozify.prompts.encode import Batch, EncodedRows, concat_batches
-from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.prompts.verbalizer import LabelWords
-from clozify.training.loop import NO_MONITOR, Monitor, class_weights, cycle_batches, seed_everything, train
+from clozify.training.loop import TrainingSetup, class_weights, cycle_batches, train
 from clozify.training.losses import cross_entropy, joint_loss, masked_lm_loss
 from clozify.utils.process_group import current_group, zero_loss
 
 
 @dataclass(frozen=True)
-class MaskedTokens:
-    """Tokens to be predicted: where they are in a batch, what they were."""
+class StepRows:
+    """The rows of one step: labelled ones and, for the auxiliary task, unlabelled ones in which tokens are masked."""
 
-    rows: NDArray[np.int64]  # (masked,)
-    positions: NDArray[np.int64]  # (masked,)
-    tokens: NDArray[np.int64]  # (masked,)
-
-
-def mask_tokens(
-    batch: Batch, settings: Finetune, tokenizer: PromptTokenizer, rng: np.random.Generator
-) -> tuple[Batch, MaskedTokens]:
-    """Choose 15% of a batch's tokens; 80% of them become the mask, 10% a random token, 10% stay.
-
-    Never the cloze slot, padding or a special token, unless the recipe asks for the authors' targets.
-    """
-    ids = batch.input_ids.copy()
-    may = batch.attention_mask.astype(bool) & ~tokenizer.is_special[ids]
-    if settings.lm_targets == "all":  # the authors' code: padding and the cloze slot too
-        may = ~np.isin(ids, tokenizer.boundary_ids)
-    rows, positions = np.nonzero(may & (rng.random(ids.shape) < settings.mlm_probability))
-    were = ids[rows, positions]
-    fate = rng.random(len(rows))
-    ids[rows, positions] = np.where(
-        fate < 0.8, tokenizer.mask_id, np.where(fate < 0.9, rng.integers(0, len(tokenizer.is_special), len(rows)), were)
-    )
-    masked = Batch(batch.rows, ids, batch.attention_mask, batch.token_type_ids, batch.mask_positions)
-    return masked, MaskedTokens(rows, positions, were)
+    labeled: Batch
+    labels: NDArray[np.int64]  # (labelled,)
+    masked: Batch | None = None
+    targets: MaskedTokens | None = None
 
 
 def finetune(
@@ -65,135 +41,158 @@ def finetune(
     labeled: EncodedRows,
     labels: NDArray[np.int16],
     unlabeled: EncodedRows | None,
-    recipe: Recipe,
-    seed: int,
-    accelerator: Any,
-    watch: Monitor = NO_MONITOR,
+    setup: TrainingSetup,
 ) -> list[float]:
-    """Train the model, or its adapter, for one pair; without unlabelled rows by the recipe's `finetune_without_lm`."""
-    settings = recipe.member_settings(with_lm=unlabeled is not None)
-    rng = seed_everything(seed)
-    draw = cycle_batches(len(labeled), settings.rows_per_step, rng)
-    help_from = None
-    if unlabeled is not None:
-        helpers = recipe.finetune.per_gpu_helper_batch_size * settings.gradient_accumulation_steps
-        help_from = cycle_batches(len(unlabeled), helpers, rng)
-    weights = class_weights(labels, len(words.mean)).to(model.device) if recipe.balance else None
+    """Train the model, or its adapter, in place for one pair; returns the losses.
 
-    def drawn() -> tuple[Batch, NDArray[np.int64], Batch | None, MaskedTokens | None]:
-        chosen = next(draw)
-        truth = labels[chosen].astype(np.int64)
-        if unlabeled is None or help_from is None:
-            return labeled.batch(chosen), truth, None, None
-        width = unlabeled.max_length if recipe.finetune.lm_targets == "all" else None
-        masked, targets = mask_tokens(unlabeled.batch(next(help_from), width), recipe.finetune, model.tokenizer, rng)
-        return labeled.batch(chosen), truth, masked, targets
-
-    def loss_of_step(_: int) -> Tensor:
-        batch, truth, masked, targets = drawn()
-        if masked is not None and targets is not None:
-            return _joint_loss(model, words, batch, model.tensor(truth), masked, targets, recipe.finetune, weights)
-        ours = current_group().local_slice(len(truth))
-        if ours.start == ours.stop:
-            return zero_loss()
-        scores = model.label_scores(model.states_at_mask(batch.slice_rows(ours)), words)
-        return len(scores) / len(truth) * cross_entropy(scores, model.tensor(truth[ours]), weights)
-
-    if model.device.type == "cuda" and current_group().size == 1:
-        in_line = model.supports_packing and recipe.finetune.lm_targets == "text"
-        step = capturable_step(model, words, drawn, recipe.finetune, weights, in_line)
-        return train(model.model, step, settings, len(labeled), accelerator, watch)
-    return train(model.model, loss_of_step, settings, len(labeled), accelerator, watch)
-
-
-def capturable_step(
-    model: ClozeModel,
-    words: LabelWords,
-    drawn: Callable[[], tuple[Batch, NDArray[np.int64], Batch | None, MaskedTokens | None]],
-    settings: Finetune,
-    weights: Tensor | None,
-    in_line: bool = False,
-) -> CapturableStep:
-    """A step in shapes that come again and again: rows padded to a few widths, masked tokens to a few numbers.
-
-    Or the rows lie in one line, padded to a few lengths.
+    With unlabelled rows, for the auxiliary task, the setup's settings are a `Finetune` section.
     """
-    counts: dict[int, int] = {}
-
-    def arrays() -> dict[str, NDArray[Any]]:
-        batch, truth, masked, targets = drawn()
-        both = batch if masked is None else concat_batches([batch, masked], model.tokenizer.pad_id)
-        rows, positions = np.arange(len(truth)), batch.mask_positions
-        if targets is not None:
-            rows, positions = (
-                np.concatenate([rows, len(truth) + targets.rows]),
-                np.concatenate([positions, targets.positions]),
-            )
-        found: dict[str, NDArray[Any]]
-        if not in_line:
-            width = padded_width(both.input_ids.shape[1], model.max_length)
-            fill = {"input_ids": model.tokenizer.pad_id}
-            found = {name: pad_last_axis(getattr(both, name), width, fill.get(name, 0)) for name in model.input_names}
-        else:
-            packed = pack(both, model.tokenizer.pad_id, pad_length=True)
-            found, width = dict(packed.arrays), packed.arrays["input_ids"].shape[1]
-            positions = packed.start[rows] + positions
-        found |= {"rows": rows, "positions": positions, "truth": truth}
-        if targets is None:
-            return found
-        micro = targets.rows // settings.per_gpu_helper_batch_size
-        micro_batches = settings.gradient_accumulation_steps
-        # a token's share of the loss: the mean within its micro-batch, then over these; what is padded on has none
-        share = 1 / (np.bincount(micro, minlength=micro_batches)[micro] * micro_batches)
-        count = padded_count(len(micro), counts, width)
-        found |= {
-            "rows": pad_last_axis(rows, len(truth) + count),
-            "positions": pad_last_axis(positions, len(truth) + count),
-        }
-        return found | {
-            "tokens": pad_last_axis(targets.tokens, count),
-            "share": pad_last_axis(share.astype(np.float32), count),
-        }
-
-    def loss(inputs: Mapping[str, Tensor]) -> Tensor:
-        states = model.states_of(inputs, model.max_length)  # (labelled + masked, hidden)
-        labeled_rows = len(inputs["truth"])
-        ce = cross_entropy(model.label_scores(states[:labeled_rows], words), inputs["truth"], weights)
-        if "tokens" not in inputs:
-            return ce
-        scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
-        each = functional.cross_entropy(scores, inputs["tokens"], reduction="none")
-        return joint_loss(ce, (each * inputs["share"]).sum(), settings.alpha)
-
-    return CapturableStep(arrays, loss)
+    loss = PairLoss(model, words, setup.settings, _label_weights(model, labels, len(words.mean), setup))
+    next_rows = _row_sampler(model, labeled, labels, unlabeled, setup)
+    if model.trains_with_cuda_graphs:
+        only_text = unlabeled is None or loss.mlm_settings.lm_targets == "text"
+        packed = model.trains_in_bf16 and only_text and model.supports_packing
+        step: Callable[[int], Tensor] | CapturableStep = loss.capturable_step(next_rows, packed)
+    else:
+        step = lambda _: loss(next_rows())  # noqa: E731
+    return train(model.model, step, setup, len(labeled), bf16=model.trains_in_bf16)
 
 
-def _joint_loss(
+def _label_weights(model: ClozeModel, labels: NDArray[np.int16], count: int, setup: TrainingSetup) -> Tensor | None:
+    return class_weights(labels, count).to(model.device) if setup.balance else None
+
+
+def _row_sampler(
     model: ClozeModel,
-    words: LabelWords,
-    batch: Batch,
-    truth: Tensor,
-    masked: Batch,
-    targets: MaskedTokens,
-    settings: Finetune,
-    weights: Tensor | None,
-) -> Tensor:
-    """(1 - alpha) L_CE + alpha L_MLM of one step, in one forward pass; of several processes, this one's part of it."""
-    ours, helpers = current_group().local_slice(len(truth)), current_group().local_slice(len(masked.rows))
-    share = (ours.stop - ours.start) / len(truth)
-    micro = targets.rows // settings.per_gpu_helper_batch_size  # which micro-batch a token belongs to
-    counts = np.bincount(micro, minlength=settings.gradient_accumulation_steps)
-    here = (targets.rows >= helpers.start) & (targets.rows < helpers.stop)
-    both = concat_batches([batch.slice_rows(ours), masked.slice_rows(helpers)], model.tokenizer.pad_id)
-    if len(both.rows) == 0:
-        return zero_loss()
-    labeled_rows = ours.stop - ours.start
-    rows = np.concatenate([np.arange(labeled_rows), labeled_rows + targets.rows[here] - helpers.start])
-    positions = np.concatenate([batch.mask_positions[ours], targets.positions[here]])
-    states = model.states(both, model.tensor(rows), model.tensor(positions))  # (labelled + masked, hidden)
-    answers = model.label_scores(states[:labeled_rows], words)
-    ce = share * cross_entropy(answers, truth[ours], weights) if labeled_rows else answers.sum()
-    scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
-    tokens, of_micro = model.tensor(targets.tokens[here]), model.tensor(micro[here])
-    mlm = masked_lm_loss(scores, tokens, of_micro, settings.gradient_accumulation_steps, model.tensor(counts))
-    return joint_loss(ce, mlm, settings.alpha)
+    labeled: EncodedRows,
+    labels: NDArray[np.int16],
+    unlabeled: EncodedRows | None,
+    setup: TrainingSetup,
+) -> Callable[[], StepRows]:
+    """A function that draws the next step's rows and masks tokens of the unlabelled ones."""
+    settings, rng = setup.settings, setup.rng
+    labeled_batches = cycle_batches(len(labeled), settings.rows_per_step, rng)
+    if unlabeled is None:
+
+        def next_labeled_rows() -> StepRows:
+            chosen = next(labeled_batches)
+            return StepRows(labeled.batch(chosen), labels[chosen].astype(np.int64))
+
+        return next_labeled_rows
+    assert isinstance(settings, Finetune)
+    batch_size = settings.per_gpu_helper_batch_size * settings.gradient_accumulation_steps
+    unlabeled_batches = cycle_batches(len(unlabeled), batch_size, rng)
+    width = unlabeled.max_length if settings.lm_targets == "all" else None  # the authors' code predicts padding too
+
+    def next_rows() -> StepRows:
+        chosen = next(labeled_batches)
+        batch = unlabeled.batch(next(unlabeled_batches), width)
+        masked, targets = mask_tokens(batch, model.tokenizer, rng, settings.mlm_probability, settings.lm_targets)
+        return StepRows(labeled.batch(chosen), labels[chosen].astype(np.int64), masked, targets)
+
+    return next_rows
+
+
+@dataclass(frozen=True)
+class PairLoss:
+    """The loss of one step of a pair: L_CE, or with masked rows (1 - alpha) L_CE + alpha L_MLM."""
+
+    model: ClozeModel
+    words: LabelWords
+    settings: Training
+    label_weights: Tensor | None = None  # (labels,)
+
+    @property
+    def mlm_settings(self) -> Finetune:
+        """The settings of the auxiliary task."""
+        assert isinstance(self.settings, Finetune)
+        return self.settings
+
+    def __call__(self, rows: StepRows) -> Tensor:
+        """The loss, computed eagerly; of several processes, this one's summand."""
+        if rows.masked is not None and rows.targets is not None:
+            return self._joint_loss(rows, rows.masked, rows.targets)
+        local = current_group().local_slice(len(rows.labels))
+        if local.start == local.stop:
+            return zero_loss()
+        scores = self.model.label_scores(self.model.states_at_mask(rows.labeled.slice_rows(local)), self.words)
+        ce = cross_entropy(scores, self.model.to_device(rows.labels[local]), self.label_weights)
+        return len(scores) / len(rows.labels) * ce
+
+    def _joint_loss(self, rows: StepRows, masked: Batch, targets: MaskedTokens) -> Tensor:
+        """(1 - alpha) L_CE + alpha L_MLM in one forward pass."""
+        model, settings = self.model, self.mlm_settings
+        local, local_masked = (current_group().local_slice(len(batch.rows)) for batch in (rows.labeled, masked))
+        batches = [rows.labeled.slice_rows(local), masked.slice_rows(local_masked)]
+        batch = concat_batches(batches, model.tokenizer.pad_id)
+        if len(batch.rows) == 0:
+            return zero_loss()
+        labeled_rows = local.stop - local.start
+        is_local = (targets.rows >= local_masked.start) & (targets.rows < local_masked.stop)
+        row_index = np.concatenate(
+            [np.arange(labeled_rows), labeled_rows + targets.rows[is_local] - local_masked.start]
+        )
+        positions = np.concatenate([rows.labeled.mask_positions[local], targets.positions[is_local]])
+        states = model.states(
+            batch, model.to_device(row_index), model.to_device(positions)
+        )  # (labelled + masked, hidden)
+        scores = model.label_scores(states[:labeled_rows], self.words)  # (labelled, labels)
+        labels = model.to_device(rows.labels)[local]
+        fraction = labeled_rows / len(rows.labels)
+        ce = fraction * cross_entropy(scores, labels, self.label_weights) if labeled_rows else scores.sum()
+        token_scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
+        tokens, counts = (model.to_device(a[is_local]) for a in (targets.tokens, self._micro_batch_counts(targets)))
+        mlm = masked_lm_loss(token_scores, tokens, counts, settings.gradient_accumulation_steps)
+        return joint_loss(ce, mlm, settings.alpha)
+
+    def _micro_batch_counts(self, targets: MaskedTokens) -> NDArray[np.float32]:
+        """For each masked token the number of masked tokens in its micro-batch: (masked,)."""
+        micro_batch = targets.rows // self.mlm_settings.per_gpu_helper_batch_size
+        return np.bincount(micro_batch)[micro_batch].astype(np.float32)
+
+    def capturable_step(self, next_rows: Callable[[], StepRows], packed: bool = False) -> CapturableStep:
+        """The same loss for a CUDA graph: batches are padded, or packed, and masked tokens padded to a few counts."""
+        token_counts: dict[int, int] = {}
+
+        def arrays() -> dict[str, NDArray[Any]]:
+            rows = next_rows()
+            if rows.masked is None or rows.targets is None:
+                return self._arrays(rows.labeled, rows, rows.labeled.mask_positions, packed)
+            batch = concat_batches([rows.labeled, rows.masked], self.model.tokenizer.pad_id)
+            positions = np.concatenate([rows.labeled.mask_positions, rows.targets.positions])
+            inputs = self._arrays(batch, rows, positions, packed)
+            count = padded_count(len(rows.targets.rows), token_counts, inputs["input_ids"].shape[1])
+            padding = np.full(count, np.inf, dtype=np.float32)  # tokens that pad the list are left out of the loss
+            padding[: len(rows.targets.rows)] = self._micro_batch_counts(rows.targets)
+            read = len(rows.labels) + count
+            return inputs | {
+                "rows": pad_last_axis(inputs["rows"], read),
+                "positions": pad_last_axis(inputs["positions"], read),
+                "tokens": pad_last_axis(rows.targets.tokens, count),
+                "counts": padding,
+            }
+
+        def loss(inputs: Mapping[str, Tensor]) -> Tensor:
+            states = self.model.gather_states(inputs)  # (labelled + masked, hidden)
+            labeled_rows = len(inputs["labels"])
+            scores = self.model.label_scores(states[:labeled_rows], self.words)
+            ce = cross_entropy(scores, inputs["labels"], self.label_weights)
+            if "tokens" not in inputs:
+                return ce
+            token_scores = self.model.head(states[labeled_rows:])  # (masked, vocabulary)
+            micro_batches = self.settings.gradient_accumulation_steps
+            mlm = masked_lm_loss(token_scores, inputs["tokens"], inputs["counts"], micro_batches)
+            return joint_loss(ce, mlm, self.mlm_settings.alpha)
+
+        return CapturableStep(arrays, loss)
+
+    def _arrays(
+        self, batch: Batch, rows: StepRows, positions: NDArray[np.int64], packed: bool
+    ) -> dict[str, NDArray[Any]]:
+        """The model's inputs, the labels, and the rows and positions whose states are read."""
+        row_index = np.arange(len(rows.labels))
+        if rows.targets is not None:
+            row_index = np.concatenate([row_index, len(rows.labels) + rows.targets.rows])
+        inputs, starts = self.model.fixed_shape_inputs(batch, packed)
+        positions = positions if starts is None else starts[row_index] + positions
+        return inputs | {"rows": row_index, "positions": positions, "labels": rows.labels}

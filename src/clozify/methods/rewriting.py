@@ -123,10 +123,10 @@ def _drawn(
     """A token for each masked place, drawn from softmax(scores / temperature) over those that may stand there."""
     if not len(rows):
         return old
-    states = model.states(batch, model.tensor(rows), model.tensor(places)).to(model.model.dtype)
-    starts, usable = model.tensor(vocabulary.starts), model.tensor(vocabulary.usable)
+    states = model.states(batch, model.to_device(rows), model.to_device(places)).to(model.model.dtype)
+    starts, usable = model.to_device(vocabulary.starts), model.to_device(vocabulary.usable)
     drawn, at_once = [], max(1, NUMBERS // model.head.vocabulary)
-    for part, was in zip(torch.split(states, at_once), torch.split(model.tensor(old), at_once), strict=True):
+    for part, was in zip(torch.split(states, at_once), torch.split(model.to_device(old), at_once), strict=True):
         scores = model.head(part)[:, : len(usable)].float() / temperature  # (places, words)
         may = usable & (starts == starts[was][:, None])
         luck = torch.rand(scores.shape, generator=generator, device=scores.device).clamp(min=1e-20)

@@ -1,7 +1,4 @@
-"""The supervised baseline: an ordinary classifier trained on the labelled rows alone (section 4.2).
-
-In: a fresh classifier and the labelled rows. Out: the classifier trained in place, and the course of its loss.
-"""
+"""The supervised baseline: an ordinary classifier trained on the labelled rows alone (section 4.2)."""
 
 from __future__ import annotations
 
@@ -12,32 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clozify.config.recipe import Training
+from clozify.methods._classifier import train_classifier
 from clozify.models.classifier import Classifier
 from clozify.prompts.encode import Batch, EncodedRows
-from clozify.training.loop import NO_MONITOR, Monitor, class_weights, cycle_batches, train_classifier
+from clozify.training.loop import TrainingSetup, class_weights, cycle_batches
 from clozify.training.losses import cross_entropy
 
 
 def supervised(
-    classifier: Classifier,
-    labeled: EncodedRows,
-    labels: NDArray[np.int16],
-    settings: Training,
-    balance: bool,
-    rng: np.random.Generator,
-    accelerator: Any,
-    watch: Monitor = NO_MONITOR,
+    classifier: Classifier, labeled: EncodedRows, labels: NDArray[np.int16], setup: TrainingSetup
 ) -> list[float]:
-    """Train the classifier with cross-entropy on the labels; balanced, every label counts the same."""
-    draw = cycle_batches(len(labeled), settings.rows_per_step, rng)
-    weights = class_weights(labels, len(classifier.task.labels)).to(classifier.device) if balance else None
+    """Train the classifier in place with cross-entropy on the labels; returns the losses."""
+    batches = cycle_batches(len(labeled), setup.settings.rows_per_step, setup.rng)
+    weights = class_weights(labels, len(classifier.task.labels)).to(classifier.device) if setup.balance else None
 
-    def drawn() -> tuple[Batch, dict[str, NDArray[Any]]]:
-        chosen = next(draw)
-        return labeled.batch(chosen), {"truth": labels[chosen].astype(np.int64)}
+    def next_batch() -> tuple[Batch, dict[str, NDArray[Any]]]:
+        chosen = next(batches)
+        return labeled.batch(chosen), {"labels": labels[chosen].astype(np.int64)}
 
-    def loss(scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        return cross_entropy(scores, inputs["truth"], weights)
+    def loss(scores: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
+        return cross_entropy(scores, targets["labels"], weights)
 
-    return train_classifier(classifier, labeled, drawn, loss, settings, accelerator, watch)
+    return train_classifier(classifier, next_batch, loss, setup, len(labeled))

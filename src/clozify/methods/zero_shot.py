@@ -90,5 +90,5 @@ def score_zero_shot(
             scores[:, start : start + part.shape[1]] = part
             total += softmax(part.astype(np.float64), axis=-1).sum(axis=1)
     prior = total / len(rows) if calibrate else None
-    remarks = questions.warnings + rows.warnings + seen.remarks(min(max_length, model.max_length))
+    remarks = questions.warnings + rows.warnings + seen.warnings(min(max_length, model.max_length))
     return ZeroShotScores(rows, scores, prior, remarks)

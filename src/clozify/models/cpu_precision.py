@@ -22,6 +22,7 @@ import torch
 
 from clozify.config.recipe import Recipe
 from clozify.errors import RecipeError
+from clozify.gpu.options import GpuOptions, Precision
 from clozify.models.cloze import load_model
 
 CHILD = (sys.executable, "-m", "clozify.models.cpu_precision")
@@ -88,11 +89,11 @@ def compare(model: str, threads: int) -> dict[str, float]:
     width = min(WIDTH, cloze.max_length)
     ids = torch.randint(len(cloze.tokenizer.is_special), (ROWS, width), generator=rng)
     ids[ids == cloze.tokenizer.pad_id] = cloze.tokenizer.mask_id
-    seconds: dict[str, list[float]] = {"float32": [], "bf16": []}
+    seconds: dict[Precision, list[float]] = {"float32": [], "bf16": []}
     states = {}
     for _ in range(TIMES + 1):
         for way, taken in seconds.items():
-            cloze.precision = way
+            cloze.options = GpuOptions(precision=way)
             with cloze.scoring():
                 began = time.perf_counter()
                 states[way] = cloze.encoder(input_ids=ids, attention_mask=torch.ones_like(ids))[0].float()

@@ -36,7 +36,7 @@ class OnnxModel:
             self.session = onnxruntime.InferenceSession(
                 str(folder / ONNX_FILE), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # ONNX Runtime raises many types for a bad file
+        except Exception as error:  # any fault of the file becomes a message that names the folder
             reason = " ".join(str(error).split())[:300]
             raise ModelError(
                 f"The model in '{folder}' cannot be loaded: {reason}; export it again with clozify export."

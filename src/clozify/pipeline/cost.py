@@ -26,7 +26,7 @@ from clozify.pipeline.semi_supervised_training import SemiSupervised
 from clozify.prompts.encode import EncodedRows
 from clozify.runs.context import RunContext
 from clozify.runs.plan import Plan
-from clozify.training.loop import NO_MONITOR, seed_everything
+from clozify.training.loop import TrainingSetup, seed_everything
 
 STEPS = 3  # steps to time, after a first one
 RECORDED, REPLAYED = 10, 40  # a GPU records its first steps: those after them are timed
@@ -83,7 +83,8 @@ def _semi_supervised(plan: Plan, context: RunContext) -> dict[str, Any]:
 
     def steps(count: int) -> None:
         work = SemiSupervised(plan.method, settings.with_steps(count), Augmented(few, [few] * versions, ""))
-        work.fit(plan, context, classifier, seed_everything(0), NO_MONITOR)
+        setup = TrainingSetup(work.settings, seed_everything(0), context.accelerator, balance=plan.recipe.balance)
+        work.fit(plan, classifier, setup)
 
     steps(1)
     step = _timed(lambda: steps(STEPS)) / STEPS
@@ -144,8 +145,9 @@ def member_seconds(plan: Plan, context: RunContext, rows: int | None = None) -> 
     name = "finetune" if plan.with_lm else "finetune_without_lm"
 
     def steps(count: int) -> None:
-        recipe = _short(plan.recipe, name, count)
-        finetune(model, question.words[0], labeled, labels, helpers, recipe, 0, context.accelerator)
+        settings = _short(plan.recipe, name, count).member_settings(plan.with_lm)
+        setup = TrainingSetup(settings, seed_everything(0), context.accelerator, balance=plan.recipe.balance)
+        finetune(model, question.words[0], labeled, labels, helpers, setup)
 
     step = _a_step(steps, context.device)
     few = pile.select(np.resize(np.arange(len(pile)), rows or ROWS[context.device]))
@@ -163,6 +165,6 @@ def classifier_seconds(plan: Plan, context: RunContext, rows: Rows) -> tuple[flo
 
     def steps(count: int) -> None:
         settings = _short(plan.recipe, "distill", count).distill
-        distill(classifier, encoded, targets, settings, seed_everything(0), context.accelerator)
+        distill(classifier, encoded, targets, TrainingSetup(settings, seed_everything(0), context.accelerator))
 
     return _a_step(steps, context.device), classifier.model.num_parameters()

@@ -16,7 +16,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from clozify.config.recipe import Training
 from clozify.data.rows import Rows
+from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import distill
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
@@ -30,7 +32,7 @@ from clozify.prompts.encode import EncodedRows
 from clozify.runs.jobs import JobResult
 from clozify.runs.keys import data_key, job_key, model_key
 from clozify.runs.worker import Worker
-from clozify.training.loop import seed_everything
+from clozify.training.loop import Monitor, TrainingSetup, seed_everything
 
 
 def train_classifiers(run: Run, targets: SoftLabels | None, other: SemiSupervised | None = None) -> dict[str, Any]:
@@ -50,6 +52,7 @@ def train_classifiers(run: Run, targets: SoftLabels | None, other: SemiSupervise
         "line_breaks": plan.task.line_breaks,
         "labels": plan.task.labels,
         "max_seq_length": plan.recipe.max_seq_length,
+        **GpuOptions.from_recipe(plan.recipe).numerics(run.context.device),
         "attention_dropout": plan.recipe.attention_dropout,
         "balance": plan.recipe.balance if targets is None else None,
     } | (other.key if other else {})
@@ -153,24 +156,25 @@ def _fit(
         return _classified(worker.context.device, classifier, plan.dev)
 
     recipe = plan.recipe
+
+    def setup(settings: Training, monitor: Monitor) -> TrainingSetup:
+        return TrainingSetup(settings, rng, worker.context.accelerator, monitor, recipe.balance)
+
     if other is not None:
-        with worker.monitor(name, other.settings.steps(len(plan.labeled)), on_dev) as (watch, looks):
-            course = other.fit(plan, worker.context, classifier, rng, watch)
+        with worker.monitor(name, other.settings.steps(len(plan.labeled)), on_dev) as (monitor, looks):
+            course = other.fit(plan, classifier, setup(other.settings, monitor))
         return course, looks
     if targets is None:
         labeled = classifier.encode(plan.labeled)
-        with worker.monitor(name, recipe.supervised.steps(len(labeled)), on_dev) as (watch, looks):
-            truth, settings = plan.labeled.labels, recipe.supervised
-            course = supervised(
-                classifier, labeled, truth, settings, recipe.balance, rng, worker.context.accelerator, watch
-            )
+        with worker.monitor(name, recipe.supervised.steps(len(labeled)), on_dev) as (monitor, looks):
+            course = supervised(classifier, labeled, plan.labeled.labels, setup(recipe.supervised, monitor))
         return course, looks
     pile, soft = _pile_of(worker, classifier), targets.load(worker.folder)
-    with worker.monitor(name, recipe.distill.steps(len(pile)), on_dev) as (watch, looks):
-        course = distill(classifier, pile, soft, recipe.distill, rng, worker.context.accelerator, watch)
+    with worker.monitor(name, recipe.distill.steps(len(pile)), on_dev) as (monitor, looks):
+        course = distill(classifier, pile, soft, setup(recipe.distill, monitor))
     return course, looks
 
 
 def _classified(device: str, classifier: Classifier, rows: Rows) -> NDArray[np.float32]:
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=classifier.trains_in_bf16):
         return np.concatenate([part for _, part in classifier.score_rows(rows, TOKENS_PER_BATCH[device])])

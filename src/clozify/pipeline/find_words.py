@@ -203,7 +203,7 @@ def _scores(
         scores = np.memmap(file, dtype=np.float32, mode="w+", shape=(len(encoded), len(rows), len(ids)))
     with model.scoring(), progress("scoring", len(encoded) * len(rows), "rows") as advance:
         for number, spliced in enumerate(encoded):
-            wanted = model.tensor(ids[:, number].copy())
+            wanted = model.to_device(ids[:, number].copy())
             for batch in spliced.batches(budget):
                 states = model.states_at_mask(batch).to(model.model.dtype)  # (batch, hidden)
                 scores[number, batch.rows] = model.head(states, wanted).float().cpu().numpy()
@@ -211,8 +211,8 @@ def _scores(
     if not np.isfinite(scores).all():
         raise ModelError(f"The model '{model.name}' gives scores that are no numbers; it may be damaged.")
     seen = ScoringStats()
-    seen.note(columns, encoded)
-    warnings += seen.remarks(max_length)
+    seen.update(columns, encoded)
+    warnings += seen.warnings(max_length)
     return scores
 
 

@@ -33,6 +33,7 @@ from clozify.runs.jobs import Job, JobResult
 from clozify.runs.keys import hash_key, job_key, prompt_key
 from clozify.runs.plan import Plan
 from clozify.runs.worker import Worker
+from clozify.training.loop import TrainingSetup, seed_everything
 from clozify.utils.npy import cast_scores, npy_writer
 
 
@@ -250,17 +251,17 @@ def _train_member(worker: Worker, work: MemberJob) -> JobResult:
         return _scored(worker, question, plan.dev)[0]  # type: ignore[no-any-return]
 
     steps = _section(plan).steps(len(labels))
-    with worker.monitor(work.name, steps, on_dev) as (watch, looks):
+    with worker.monitor(work.name, steps, on_dev) as (monitor, looks):
+        setup = TrainingSetup(
+            _section(plan), seed_everything(job.seed), worker.context.accelerator, monitor, plan.recipe.balance
+        )
         course = finetune(
             model,
             question.patterns[0].words[0],
             EncodedRows(template, columns, length),
             labels,
             EncodedRows(template, pile, length) if plan.with_lm and pile is not None else None,
-            plan.recipe,
-            job.seed,
-            worker.context.accelerator,
-            watch,
+            setup,
         )
     trained = time.monotonic() - started
     if work.split:

@@ -27,7 +27,8 @@ from clozify.data.rows import Rows, read_rows
 from clozify.errors import DataError, RunError, quoted
 from clozify.methods.pretrain import SAVE_EVERY
 from clozify.methods.pretrain import pretrain as train
-from clozify.models.cloze import BUILTIN, ClozeModel, load_model
+from clozify.models.cloze import ClozeModel, load_model
+from clozify.models.loading import BUILTIN
 from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import model_key
@@ -114,8 +115,13 @@ def _work(
     count = min(HELD_OUT_MOST, max(1, round(len(blocks) * HELD_OUT)))
     held_out = np.sort(np.random.default_rng(how.seed % 2**32).choice(len(blocks), count, replace=False))
     say(f"{len(rows):,} texts are {tokens:,} tokens: {len(blocks):,} blocks of {size}, {count:,} of them held out")
-    found = train(cloze, blocks, held_out, how.pretrain, how.seed, work.path / CHECKPOINTS, say, save_every)
-    return {"tokens": tokens, "blocks": len(blocks), "held_out": count, "block_size": size} | found
+    result = train(cloze, blocks, held_out, how.pretrain, how.seed, work.path / CHECKPOINTS, say, save_every)
+    return {"tokens": tokens, "blocks": len(blocks), "held_out": count, "block_size": size} | {
+        "steps": result.steps,
+        "before": result.before,
+        "after": result.after,
+        "course": result.losses,
+    }
 
 
 def pack(

@@ -9,16 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from clozify.config.recipe import Mixtext, Uda
 from clozify.methods.mixtext import mixtext
 from clozify.methods.uda import uda
 from clozify.models.classifier import Classifier
 from clozify.pipeline.augmentation import Augmented
-from clozify.runs.context import RunContext
 from clozify.runs.plan import Plan
-from clozify.training.loop import Monitor
+from clozify.training.loop import TrainingSetup
 
 METHODS = ("uda", "mixtext")
 
@@ -36,18 +33,14 @@ class SemiSupervised:
         """What a training depends on beside what every classifier does."""
         return {"augmented": self.augmented.key}
 
-    def fit(
-        self, plan: Plan, context: RunContext, classifier: Classifier, rng: np.random.Generator, watch: Monitor
-    ) -> list[float]:
-        """Train the classifier; the course of its loss."""
-        given = (
+    def fit(self, plan: Plan, classifier: Classifier, setup: TrainingSetup) -> list[float]:
+        """Train the classifier in place; returns the losses."""
+        method = uda if isinstance(self.settings, Uda) else mixtext
+        return method(
             classifier,
             classifier.encode(plan.labeled),
             plan.labeled.labels,
             classifier.encode(self.augmented.pile),
             [classifier.encode(version) for version in self.augmented.versions],
+            setup,
         )
-        rest = (plan.recipe.balance, rng, context.accelerator, watch)
-        if isinstance(self.settings, Uda):
-            return uda(*given, self.settings, *rest)
-        return mixtext(*given, self.settings, *rest)

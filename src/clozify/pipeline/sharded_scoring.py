@@ -86,7 +86,7 @@ class ShardJob:
         with worker.folder.writing("shards", self.place) as beside:
             with npy_writer(beside / "pile.npy", kind, len(plan.task.labels)) as append:
                 length = plan.recipe.max_seq_length
-                parts = score_rows(worker.model, question, plan.unlabeled, length, first=self.start, last=self.stop)
+                parts = score_rows(worker.model, question, plan.unlabeled, length, span=(self.start, self.stop))
                 for _, part in parts:
                     append(cast_scores(part[0], kind))
             seconds = time.monotonic() - began

@@ -18,7 +18,7 @@ from clozify.prompts.encode import Template
 from clozify.prompts.tokenizer import PromptTokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity
 class LabelWords:
     """The token ids of a verbalizer's words in one pattern, and the weights that average them for each label."""
 

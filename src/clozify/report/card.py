@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from clozify.models.cloze import BUILTIN
+from clozify.models.loading import BUILTIN
 from clozify.report.findings import Findings
 from clozify.report.format import percent
 from clozify.report.run import RunRecord

@@ -271,7 +271,7 @@ def _file_name(text: str) -> str:
 
 def check_model(model: str) -> None:
     """Raise a `ModelError` if the model is neither on this machine nor can be downloaded."""
-    from clozify.models.cloze import BUILTIN
+    from clozify.models.loading import BUILTIN
     from clozify.utils import libraries
 
     path = BUILTIN if model == "builtin" else Path(model)

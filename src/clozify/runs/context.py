@@ -45,12 +45,12 @@ class RunContext:
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """Accelerate's view of the device: bf16 on a GPU with float32 master weights, float32 on a CPU."""
+        """Accelerate's view of the device; the training loop decides on the precision."""
         from accelerate import Accelerator
 
         return Accelerator(
             cpu=self.device == "cpu",
-            mixed_precision="bf16" if self.device == "cuda" else "no",
+            mixed_precision="no",
             log_with=list(self.trackers) if self.trackers and self._folder is not None else None,
             project_dir=None if self._folder is None else str(self._folder / "trackers"),
         )

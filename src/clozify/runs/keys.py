@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clozify.gpu.options import GpuOptions
+
 if TYPE_CHECKING:
     from clozify.runs.plan import Plan
 
@@ -44,7 +46,7 @@ def _hash_file(file: Path, _size: int, _modified: int) -> str:
 
 def model_key(name: str) -> str:
     """What identifies a model: a hash of its folder, or its name on the hub."""
-    from clozify.models.cloze import BUILTIN  # imports PyTorch, which hashes do not need
+    from clozify.models.loading import BUILTIN  # imports PyTorch, which hashes do not need
 
     path = BUILTIN if name == "builtin" else Path(name)
     return hash_model_folder(path) if path.is_dir() else name
@@ -64,7 +66,7 @@ def data_key(plan: Plan) -> dict[str, Any]:
 
 
 def prompt_key(plan: Plan, device: str) -> dict[str, Any]:
-    """What every job with the cloze model depends on; on a GPU all numbers are computed in bf16."""
+    """What every job with the cloze model depends on."""
     return {
         "data": data_key(plan),
         "model": model_key(plan.model),
@@ -72,5 +74,5 @@ def prompt_key(plan: Plan, device: str) -> dict[str, Any]:
         "wording": plan.recipe.wording.model_dump(),
         "line_breaks": plan.task.line_breaks,
         "labels": plan.task.labels,
-        "scoring": "bf16" if device == "cuda" else plan.recipe.scoring,
+        **GpuOptions.from_recipe(plan.recipe).numerics(device),
     }

@@ -11,6 +11,7 @@ from clozify.config.recipe import Recipe
 from clozify.config.task import Task
 from clozify.data.rows import NO_LABEL, Rows
 from clozify.errors import DataError
+from clozify.gpu.options import GpuOptions
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.lora import Base
 from clozify.runs.keys import model_key
@@ -52,11 +53,10 @@ class Plan:
         return Base(str(Path(self.model).resolve()) if is_folder else self.model, model_key(self.model))
 
     def load_model(self, device: str) -> ClozeModel:
-        """The masked language model, with the recipe's adapter, dropout and precision of scores."""
+        """The masked language model, with the recipe's adapter, dropout, kernels and precision."""
         dropout, adapter = self.recipe.attention_dropout, self.recipe.adapter
-        model = load_model(self.model, device, attention_dropout=dropout, adapter=adapter)
-        model.precision = self.recipe.scoring
-        return model
+        options = GpuOptions.from_recipe(self.recipe)
+        return load_model(self.model, device, attention_dropout=dropout, adapter=adapter, options=options)
 
 
 def no_rows(task: Task) -> Rows:

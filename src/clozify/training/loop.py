@@ -1,14 +1,16 @@
-"""The one training loop, on Accelerate: AdamW, linear decay, clipped gradients, exactly the steps asked for.
+"""The training loop of every model: AdamW, linear decay, clipped gradients, exactly the configured number of steps.
 
-In: a module and a function that gives a step's loss. Out: the module trained in place and the course of the loss.
+A step is a function that returns its loss, which runs eagerly on any device, or a `CapturableStep`, which a GPU records
+as a CUDA graph and replays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,236 +23,225 @@ from clozify.gpu.cuda_graphs import CapturableStep, CudaGraphRunner
 from clozify.gpu.fused_layernorm import fused_layernorm
 from clozify.gpu.fused_linear import fused_linear_layers
 from clozify.gpu.master_weights import MasterWeights
-from clozify.models.classifier import Classifier
-from clozify.prompts.encode import Batch, EncodedRows
+from clozify.training.optim import make_optimizer, make_schedule
 from clozify.utils import libraries
-from clozify.utils.process_group import current_group, zero_loss
+from clozify.utils.process_group import current_group
 
-CHECK_EVERY = 25  # steps between looks at the loss: a look waits for the device
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+LOG_EVERY = 25  # steps between readings of the loss: a reading waits for the device
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """What happens beside training: somebody is told the loss now and then; development rows may decide the end."""
+    """Callbacks of a training: the loss every `LOG_EVERY` steps, and the score on the development rows."""
 
-    on_step: Callable[[int, float], None] = lambda step, loss: None
-    look: Callable[[], float] | None = None  # how good the module is on the development rows; more is better
+    on_step: Callable[[int, float], None] = lambda step, loss: None  # (step, mean loss since the last call)
+    dev_score: Callable[[], float] | None = None  # the present weights' score on the development rows; higher is better
     dev: Dev = field(default_factory=Dev)
 
 
 NO_MONITOR = Monitor()
 
 
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What every training takes besides its model and its rows."""
+
+    settings: Training  # a column of appendix B
+    rng: np.random.Generator  # draws batches; torch's own generator draws dropout
+    accelerator: Accelerator
+    monitor: Monitor = NO_MONITOR
+    balance: bool = False  # weigh rows so that every label counts the same
+
+    def with_settings(self, settings: Training) -> TrainingSetup:
+        """The same with other settings."""
+        return replace(self, settings=settings)
+
+
 def seed_everything(seed: int) -> np.random.Generator:
-    """Same seed, same machine: the same dropout, the same batches. Returns the source of chance for batches."""
+    """Seed torch, which draws dropout and fresh weights, and return the generator that draws batches."""
     torch.manual_seed(seed)
     return np.random.default_rng(seed)
 
 
-def cycle_batches(rows: int, count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """`count` row numbers at a time, for ever: pass after pass in a new order, also when there are fewer rows."""
+def cycle_batches(rows: int, batch_size: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Endless batches of row indices: epoch after epoch in a new order; a batch may span epochs."""
     if rows == 0:
         raise TrainingError("There are no rows to train on.")
-    waiting = np.empty(0, dtype=np.int64)
+    pending = np.empty(0, dtype=np.int64)
     while True:
-        while len(waiting) < count:
+        while len(pending) < batch_size:
             order = rng.permutation(rows)
-            waiting = np.concatenate([waiting, order]) if len(waiting) else order  # a copy of a large pile costs
-        yield waiting[:count]
-        waiting = waiting[count:]
-
-
-def make_optimizer(
-    module: nn.Module,
-    settings: Training,
-    rate_of: Mapping[nn.Module, float] | None = None,
-    without: Container[nn.Parameter] = (),
-) -> torch.optim.Optimizer:
-    """AdamW without weight decay on biases and layer norms (as Transformers' scripts of the paper's time).
-
-    `rate_of` gives parts of the module a learning rate of their own; `without` names what is changed otherwise. Each
-    group knows its `peak` rate.
-    """
-    own = {parameter: rate for part, rate in (rate_of or {}).items() for parameter in part.parameters()}
-    device = next(module.parameters()).device
-    groups: list[dict[str, Any]] = []
-    for rate in dict.fromkeys([settings.learning_rate, *own.values()]):
-        here = [p for p in module.parameters() if p.requires_grad and own.get(p, settings.learning_rate) == rate]
-        here = [p for p in here if p not in without]
-        decayed, others = [p for p in here if p.ndim > 1], [p for p in here if p.ndim <= 1]
-        for parameters, decay in ((decayed, settings.weight_decay), (others, 0.0)):
-            # on a GPU the rate is changed in place, where a recorded step reads it
-            now = torch.tensor(rate, device=device) if device.type == "cuda" else rate
-            groups.append({"params": parameters, "weight_decay": decay, "lr": now, "peak": rate})
-    on_gpu = device.type == "cuda"
-    return torch.optim.AdamW(
-        groups, lr=settings.learning_rate, eps=settings.adam_epsilon, fused=on_gpu, capturable=on_gpu
-    )
-
-
-def learning_rate_at(step: int, steps: int | None, warmup: int) -> float:
-    """The share of the peak learning rate at a step: up over the warm-up, then down to 0 in a line, or as it is."""
-    if step < warmup:
-        return step / max(1, warmup)
-    if steps is None:
-        return 1.0
-    return max(0.0, (steps - step) / max(1, steps - warmup))
+            pending = np.concatenate([pending, order]) if len(pending) else order  # no copy of a long permutation
+        yield pending[:batch_size]
+        pending = pending[batch_size:]
 
 
 def class_weights(labels: NDArray[np.int16], count: int) -> Tensor:
-    """Weights that make every label count the same: rows / (labels * rows with the label)."""
-    found = np.bincount(labels, minlength=count).astype(np.float32)
-    return torch.from_numpy(len(labels) / (count * np.maximum(found, 1)))
+    """Weights that make every label count the same: rows / (labels * rows with the label), (labels,)."""
+    frequencies = np.bincount(labels, minlength=count).astype(np.float32)
+    return torch.from_numpy(len(labels) / (count * np.maximum(frequencies, 1)))
 
 
-class _Best:
-    """The best weights so far, by looks at the development rows."""
+@dataclass(frozen=True)
+class _Stepper:
+    """How one training takes a step, copies its float32 weights, and loads such a copy."""
 
-    def __init__(self, module: nn.Module, watch: Monitor, master_weights: MasterWeights) -> None:
-        self.module, self.watch, self.master_weights = module, watch, master_weights
-        self.score, self.waited = -np.inf, 0
-        self.weights: dict[str, Tensor] = {}
-
-    def look(self) -> bool:
-        """Look once more; whether to stop."""
-        assert self.watch.look is not None
-        self.module.eval()
-        score = self.watch.look()
-        self.module.train()
-        self.waited += 1
-        if score > self.score:
-            self.score, self.waited = score, 0
-            self.weights = self.master_weights.state_dict()
-        return 0 < self.watch.dev.patience <= self.waited
-
-
-@contextmanager
-def _tidied(on_gpu: bool) -> Iterator[None]:
-    """At the end a GPU's memory is given back: the next training, on a stream of its own, could not use it."""
-    try:
-        yield
-    finally:
-        if on_gpu:
-            torch.cuda.empty_cache()
+    step: Callable[[int], Tensor]  # the loss of the step with this index
+    copy_weights: Callable[[], dict[str, Tensor]]
+    load_weights: Callable[[dict[str, Tensor]], None]
 
 
 @libraries.without_cudnn_attention()
 def train(
     module: nn.Module,
     loss_of_step: Callable[[int], Tensor] | CapturableStep,
-    settings: Training,
+    setup: TrainingSetup,
     rows: int,
-    accelerator: Any,
-    watch: Monitor = NO_MONITOR,
-    rate_of: Mapping[nn.Module, float] | None = None,
+    learning_rates: Mapping[nn.Module, float] | None = None,
+    bf16: bool = False,
 ) -> list[float]:
-    """Train on so many rows, for exactly the steps asked for; returns the mean loss of each `CHECK_EVERY` steps.
+    """Train a module in place on a data set of `rows` rows; returns the mean loss of each `LOG_EVERY` steps.
 
-    `rate_of` gives parts of the module a learning rate of their own. With development rows to look at, the weights that
-    were best on them are kept, and training may stop early. A `CapturableStep` runs on a GPU as CUDA graphs.
+    `learning_rates` are peak rates of submodules. In `bf16` the module computes in bf16 and its float32 weights are
+    updated. With development rows, the weights with the best score on them are kept, and training may stop early.
     """
-    steps, decay = settings.steps(rows), settings.decay_steps(rows)
-    own = current_group()
-    if own.rank:  # other rows, so another dropout
-        torch.manual_seed(torch.initial_seed() + own.rank)
-    on_gpu = isinstance(loss_of_step, CapturableStep)
-    part = getattr(module, "base_model", module) if on_gpu else nn.Module()
-    with (
-        _tidied(on_gpu),
-        MasterWeights(module, part, settings).low_precision() as master_weights,
-        fused_linear_layers(part if master_weights.float32 else nn.Module()),
-        fused_layernorm(part if master_weights.float32 else nn.Module()),
-    ):
-        optimizer = make_optimizer(module, settings, rate_of, master_weights.float32)
-        others = [p for p in module.parameters() if p not in master_weights.float32]
-
-        def finish() -> None:
-            if master_weights.float32:
-                master_weights.step([p.grad for p in others if p.grad is not None])
-            elif settings.max_grad_norm:
-                accelerator.clip_grad_norm_(others, settings.max_grad_norm)
-            optimizer.step()
-            module.zero_grad(set_to_none=True)
-
-        def set_rate(step: int) -> None:
-            for group in optimizer.param_groups:
-                now = group["peak"] * learning_rate_at(step, decay, settings.warmup_steps)
-                group["lr"] = group["lr"].fill_(now) if isinstance(group["lr"], Tensor) else now
-            master_weights.set_learning_rate(
-                settings.learning_rate * learning_rate_at(step, decay, settings.warmup_steps)
-            )
-
-        def eager(step: int) -> Tensor:
-            assert not isinstance(loss_of_step, CapturableStep)
-            with accelerator.autocast():
-                loss = loss_of_step(step)
-            accelerator.backward(loss)
-            loss = own.sum_gradients(module.parameters(), loss)
-            finish()
-            return loss
-
-        if not isinstance(loss_of_step, CapturableStep):
-            return _loop(module, eager, set_rate, steps, settings, watch, master_weights)
-        with CudaGraphRunner(module, loss_of_step, finish, accelerator.autocast).side_stream() as runner:
-            return _loop(module, lambda _: runner.step(), set_rate, steps, settings, watch, master_weights)
+    if current_group().rank:  # other rows, so another dropout
+        torch.manual_seed(torch.initial_seed() + current_group().rank)
+    if isinstance(loss_of_step, CapturableStep):
+        with _captured_stepper(module, loss_of_step, setup, rows, learning_rates, bf16) as stepper:
+            return _run_steps(module, stepper, setup, rows)
+    stepper = _eager_stepper(module, loss_of_step, setup, rows, learning_rates, bf16)
+    return _run_steps(module, stepper, setup, rows)
 
 
-def train_classifier(
-    classifier: Classifier,
-    encoded: EncodedRows,
-    drawn: Callable[[], tuple[Batch, dict[str, NDArray[Any]]]],
-    loss: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
-    settings: Training,
-    accelerator: Any,
-    watch: Monitor = NO_MONITOR,
-) -> list[float]:
-    """Train a classifier; `drawn` gives a step's rows and what else the loss, a mean over rows, wants beside scores."""
-
-    def loss_of_step(_: int) -> Tensor:
-        batch, beside = drawn()
-        ours, rows = current_group().local_slice(len(batch.rows)), len(batch.rows)
-        batch = batch.slice_rows(ours)
-        if not len(batch.rows):
-            return zero_loss()
-        given = {name: torch.from_numpy(array[ours]).to(classifier.device) for name, array in beside.items()}
-        return loss(classifier.scores(batch), given) * (len(batch.rows) / rows)
-
-    if classifier.device.type == "cpu" or current_group().size > 1:
-        return train(classifier.model, loss_of_step, settings, len(encoded), accelerator, watch)
-    step = classifier.capturable_step(drawn, loss, classifier.supports_packing)
-    return train(classifier.model, step, settings, len(encoded), accelerator, watch)
+def _autocast(module: nn.Module, bf16: bool) -> Callable[[], AbstractContextManager[Any]]:
+    device = next(module.parameters()).device.type
+    return partial(torch.autocast, device, torch.bfloat16) if bf16 else nullcontext
 
 
-def _loop(
+def _eager_stepper(
     module: nn.Module,
-    take: Callable[[int], Tensor],
-    set_rate: Callable[[int], None],
-    steps: int,
-    settings: Training,
-    watch: Monitor,
-    master_weights: MasterWeights,
-) -> list[float]:
-    """Take one step after another, look at the loss now and then, and at the development rows."""
-    best = _Best(module, watch, master_weights) if watch.look is not None else None
+    loss_of_step: Callable[[int], Tensor],
+    setup: TrainingSetup,
+    rows: int,
+    learning_rates: Mapping[nn.Module, float] | None,
+    bf16: bool,
+) -> _Stepper:
+    """Steps in plain PyTorch."""
+    accelerator, settings, autocast = setup.accelerator, setup.settings, _autocast(module, bf16)
+    optimizer = make_optimizer(module, settings, learning_rates)
+    schedule = make_schedule(optimizer, settings, rows)
+
+    def step(index: int) -> Tensor:
+        with autocast():
+            loss = loss_of_step(index)
+        accelerator.backward(loss)
+        loss = current_group().sum_gradients(module.parameters(), loss)
+        accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
+        optimizer.step()
+        module.zero_grad(set_to_none=True)
+        schedule.step()
+        return loss
+
+    def copy_weights() -> dict[str, Tensor]:
+        state = module.state_dict(keep_vars=True).items()
+        return {name: t.detach().clone() for name, t in state if t.requires_grad or not isinstance(t, nn.Parameter)}
+
+    def load_weights(weights: dict[str, Tensor]) -> None:
+        module.load_state_dict(weights, strict=False)  # frozen weights were not copied
+
+    return _Stepper(step, copy_weights, load_weights)
+
+
+@contextmanager
+def _captured_stepper(
+    module: nn.Module,
+    captured: CapturableStep,
+    setup: TrainingSetup,
+    rows: int,
+    learning_rates: Mapping[nn.Module, float] | None,
+    bf16: bool,
+) -> Iterator[_Stepper]:
+    """Steps that a GPU replays as CUDA graphs; in bf16 the encoder computes with copies of its float32 weights."""
+    accelerator, settings = setup.accelerator, setup.settings
+    encoder = getattr(module, "base_model", module) if bf16 else nn.Module()
+    try:
+        with MasterWeights(module, encoder, settings).low_precision() as master:
+            fused = encoder if master.float32 else nn.Module()
+            optimizer = make_optimizer(module, settings, learning_rates, master.float32, capturable=True)
+            schedule = make_schedule(optimizer, settings, rows)
+            rest = [p for p in module.parameters() if p not in master.float32]
+
+            def update() -> None:
+                if master.float32:
+                    master.step([p.grad for p in rest if p.grad is not None])
+                else:
+                    accelerator.clip_grad_norm_(rest, settings.max_grad_norm)
+                optimizer.step()
+                module.zero_grad(set_to_none=True)
+
+            def step(index: int) -> Tensor:
+                master.set_learning_rate(settings.learning_rate * schedule.lr_lambdas[0](index))
+                loss = runner.step()
+                schedule.step()
+                return loss
+
+            with (
+                fused_linear_layers(fused),
+                fused_layernorm(fused),
+                CudaGraphRunner(module, captured, update, _autocast(module, bf16)).side_stream() as runner,
+            ):
+                yield _Stepper(step, master.state_dict, master.load_state_dict)
+    finally:
+        torch.cuda.empty_cache()  # the next training, on a stream of its own, could not use this one's memory
+
+
+class _BestWeights:
+    """The weights with the best score on the development rows so far."""
+
+    def __init__(self, module: nn.Module, stepper: _Stepper, monitor: Monitor) -> None:
+        self.module, self.stepper, self.monitor = module, stepper, monitor
+        self.score, self.evaluations_since_best = -np.inf, 0
+        self.weights: dict[str, Tensor] = {}
+
+    def evaluate(self) -> bool:
+        """Score the present weights, keep them if they are the best; whether to stop."""
+        assert self.monitor.dev_score is not None
+        self.module.eval()
+        score = self.monitor.dev_score()
+        self.module.train()
+        self.evaluations_since_best += 1
+        if score > self.score:
+            self.score, self.evaluations_since_best = score, 0
+            self.weights = self.stepper.copy_weights()
+        return 0 < self.monitor.dev.patience <= self.evaluations_since_best
+
+
+def _run_steps(module: nn.Module, stepper: _Stepper, setup: TrainingSetup, rows: int) -> list[float]:
+    """Take all steps, read the loss every `LOG_EVERY` of them, evaluate on development rows; returns the losses."""
+    monitor, steps = setup.monitor, setup.settings.steps(rows)
+    best = _BestWeights(module, stepper, monitor) if monitor.dev_score is not None else None
     module.train()
-    course: list[float] = []
+    losses: list[float] = []
     total, counted = torch.zeros((), device=next(module.parameters()).device), 0
     for step in range(1, steps + 1):
-        set_rate(step - 1)
-        total, counted = total + take(step - 1), counted + 1
-        if counted == CHECK_EVERY or step == steps:
+        total, counted = total + stepper.step(step - 1), counted + 1
+        if counted == LOG_EVERY or step == steps:
             mean = float(total) / counted
             if not np.isfinite(mean):
                 raise TrainingError(
-                    f"The loss is {mean} at step {step}; lower the learning rate ({settings.learning_rate:g}) or check "
-                    "the data. What is finished is kept: the same command goes on from there."
+                    f"The loss is {mean} at step {step}; lower the learning rate ({setup.settings.learning_rate:g}) or "
+                    "check the data. What is finished is kept: the same command goes on from there."
                 )
-            course.append(mean)
-            watch.on_step(step, mean)
+            losses.append(mean)
+            monitor.on_step(step, mean)
             total, counted = torch.zeros_like(total), 0
-        if best is not None and (step % watch.dev.every == 0 or step == steps) and best.look():
+        if best is not None and (step % monitor.dev.every == 0 or step == steps) and best.evaluate():
             break
     if best is not None and best.weights:
-        master_weights.load_state_dict(best.weights)
+        stepper.load_weights(best.weights)
     module.eval()
-    return course
+    return losses

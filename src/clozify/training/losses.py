@@ -1,7 +1,7 @@
-"""The losses on plain tensors: L_CE, L_MLM and their sum (sections 3.1 and 3.2), distillation (3.3), UDA's, MixText's.
+"""The losses as functions of tensors: L_CE, L_MLM, their sum (sections 3.1, 3.2), distillation (3.3), UDA's, MixText's.
 
-A step's loss is the mean of its micro-batches' losses. The rows of all micro-batches go through the model in one
-forward pass, so what was a mean within a micro-batch is a weighted sum here.
+A step's loss is the mean of its micro-batches' losses. The rows of all micro-batches share one forward pass, so a mean
+within a micro-batch becomes a weighted sum.
 """
 
 from __future__ import annotations
@@ -15,24 +15,20 @@ def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor | None = None)
     """L_CE: the mean over rows of -log q(l | x); `weights` (labels,) makes rare labels count more."""
     if weights is None:
         return functional.cross_entropy(scores, labels)
-    each = functional.cross_entropy(scores, labels, reduction="none")  # (rows,)
-    return (each * weights[labels]).mean()
+    row_losses = functional.cross_entropy(scores, labels, reduction="none")  # (rows,)
+    return (row_losses * weights[labels]).mean()
 
 
-def masked_lm_loss(
-    scores: Tensor, tokens: Tensor, micro: Tensor, micro_batches: int, counts: Tensor | None = None
-) -> Tensor:
-    """L_MLM: within each micro-batch the mean of -log M(token | z) over its masked tokens, then their mean.
+def masked_lm_loss(scores: Tensor, tokens: Tensor, counts: Tensor, micro_batches: int) -> Tensor:
+    """L_MLM: the mean over micro-batches of the mean of -log M(token | z) over a micro-batch's masked tokens.
 
-    `scores` is (masked, vocabulary); `micro` (masked,) says which micro-batch a token belongs to. A micro-batch
-    without a masked token counts as 0. `counts` says how many masked tokens each has, where not all of them are here.
+    `scores` are (masked, vocabulary), `tokens` (masked,) the original tokens, and `counts` (masked,) the numbers of
+    masked tokens in a token's micro-batch; an infinite count leaves a token out. A micro-batch without any counts 0.
     """
     if len(tokens) == 0:
-        return scores.new_zeros(())
-    each = functional.cross_entropy(scores, tokens, reduction="none")  # (masked,)
-    found = torch.bincount(micro, minlength=micro_batches) if counts is None else counts
-    counts = found.to(each.dtype)  # (micro_batches,)
-    return (each / counts[micro]).sum() / micro_batches
+        return scores.sum()  # 0, with gradients
+    token_losses = functional.cross_entropy(scores, tokens, reduction="none")  # (masked,)
+    return (token_losses / counts.to(token_losses.dtype)).sum() / micro_batches
 
 
 def joint_loss(ce: Tensor, mlm: Tensor, alpha: float) -> Tensor:
@@ -50,15 +46,15 @@ def kl_divergence(target: Tensor, scores: Tensor) -> Tensor:
     return functional.kl_div(torch.log_softmax(scores, dim=-1), target, reduction="none").sum(dim=-1)
 
 
-def annealed_cross_entropy(scores: Tensor, labels: Tensor, most: float, weights: Tensor | None = None) -> Tensor:
-    """L_CE of the rows whose label has a probability of at most `most`: training-signal annealing (UDA)."""
-    each = functional.cross_entropy(scores, labels, reduction="none")  # (rows,)
-    kept = (torch.exp(-each.detach()) <= most).to(each.dtype)
-    weighted = each if weights is None else each * weights[labels]
+def annealed_cross_entropy(scores: Tensor, labels: Tensor, threshold: float, weights: Tensor | None = None) -> Tensor:
+    """L_CE of the rows whose label has a probability of at most `threshold`: training-signal annealing (UDA)."""
+    row_losses = functional.cross_entropy(scores, labels, reduction="none")  # (rows,)
+    kept = (torch.exp(-row_losses.detach()) <= threshold).to(row_losses.dtype)
+    weighted = row_losses if weights is None else row_losses * weights[labels]
     return (weighted * kept).sum() / kept.sum().clamp(min=1)
 
 
-def sharpened(probabilities: Tensor, temperature: float) -> Tensor:
+def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
     """p^(1/T), normalised: sharper below T = 1, flatter above (MixText)."""
     raised = probabilities ** (1 / temperature)
     return raised / raised.sum(dim=-1, keepdim=True)
@@ -66,5 +62,5 @@ def sharpened(probabilities: Tensor, temperature: float) -> Tensor:
 
 def entropy_above_margin(scores: Tensor, margin: float) -> Tensor:
     """The mean over rows of max(0, H(softmax(scores)) - margin), in nats (MixText's hinge)."""
-    logs = torch.log_softmax(scores, dim=-1)
-    return (-(logs.exp() * logs).sum(dim=-1) - margin).clamp(min=0).mean()
+    log_probabilities = torch.log_softmax(scores, dim=-1)
+    return (-(log_probabilities.exp() * log_probabilities).sum(dim=-1) - margin).clamp(min=0).mean()

@@ -13,7 +13,7 @@ from clozify.config.recipe import Training
 from clozify.gpu import fallback
 from clozify.gpu.flat_adamw import FlatAdamW, FlatBuffer, _load_kernel, flat_layout
 from clozify.gpu.master_weights import MasterWeights
-from clozify.training.loop import make_optimizer
+from clozify.training.optim import make_optimizer
 
 
 class Tied(nn.Module):
@@ -46,7 +46,7 @@ def trained(module, steps, dtype=None):
     with MasterWeights(
         module, module.encoder if dtype else nn.Module(), SETTINGS, dtype or torch.float32
     ).low_precision() as master_weights:
-        optimizer = make_optimizer(module, SETTINGS, without=master_weights.float32)
+        optimizer = make_optimizer(module, SETTINGS, exclude=master_weights.float32)
         others = [parameter for parameter in module.parameters() if parameter not in master_weights.float32]
         for step in range(steps):
             for group in optimizer.param_groups:

@@ -1,7 +1,6 @@
 """MixText on hand-made tensors and a tiny model, each number against the formula written out."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,10 +8,11 @@ import torch
 
 from clozify.config.recipe import Mixtext
 from clozify.methods import mixtext as module
-from clozify.methods.mixtext import guessed, layers_to_mix, mixing, mixtext
+from clozify.methods.mixtext import guess_labels, layers_to_mix, mixing, mixtext
 from clozify.prompts.encode import concat_batches
-from clozify.training.loop import learning_rate_at, make_optimizer
-from clozify.training.losses import entropy_above_margin, sharpened
+from clozify.training.loop import TrainingSetup
+from clozify.training.losses import entropy_above_margin, sharpen
+from clozify.training.optim import make_optimizer, make_schedule
 from tests.unit.methods.test_uda import classifier as classifier
 from tests.unit.methods.test_uda import encoded
 
@@ -29,17 +29,17 @@ def test_sharpening_below_one_sharpens_and_above_one_flattens():
     p = torch.tensor([0.7, 0.2, 0.1])
     for temperature in (0.5, 5.0):
         raised = [x ** (1 / temperature) for x in p.tolist()]
-        assert sharpened(p, temperature).tolist() == pytest.approx([x / sum(raised) for x in raised])
-    assert sharpened(p, 0.5).max() > 0.7 > sharpened(p, 5.0).max()
+        assert sharpen(p, temperature).tolist() == pytest.approx([x / sum(raised) for x in raised])
+    assert sharpen(p, 0.5).max() > 0.7 > sharpen(p, 5.0).max()
 
 
 def test_a_guess_is_the_weighted_mean_over_the_original_and_its_augmentations():
     scores = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]]), torch.tensor([[0.5, 0.0]])]
     p = [torch.softmax(part, -1)[0] for part in scores]
     mean = (p[0] + 0.5 * p[1] + 0.5 * p[2]) / 2
-    found = guessed(scores, Mixtext(augmented_weight=0.5, temperature=0.5))[0]
+    found = guess_labels(scores, Mixtext(augmented_weight=0.5, temperature=0.5))[0]
     assert found.tolist() == pytest.approx((mean**2 / (mean**2).sum()).tolist())
-    alone = guessed(scores, Mixtext(augmented_weight=0, temperature=1))[0]
+    alone = guess_labels(scores, Mixtext(augmented_weight=0, temperature=1))[0]
     assert alone.tolist() == pytest.approx(p[0].tolist())
 
 
@@ -79,7 +79,7 @@ def test_mixing_equals_running_both_rows_layer_by_layer(classifier, layer):
     batch, order = encoded(classifier, TEXTS).batch(np.arange(4)), [2, 0, 3, 1]
     with torch.no_grad():
         with mixing(classifier.model, layer, 0.6, torch.tensor(order)):
-            found = classifier.scores(batch, together=True)
+            found = classifier.scores(batch, one_pass=True)
         expected = layer_by_layer(classifier, batch, layer, 0.6, order)
         assert torch.allclose(found, expected, atol=1e-5)
         assert not torch.allclose(found, classifier.scores(batch), atol=1e-3)
@@ -94,9 +94,9 @@ def test_a_step_mixes_states_and_labels_by_the_same_lambda_and_order(classifier,
     settings = Mixtext(max_steps=4, per_gpu_train_batch_size=2, per_gpu_unlabeled_batch_size=2, lambda_u=0.5)
     settings = settings.model_copy(update={"lambda_u_hinge": hinge, "margin": 0.1})
     seen = {}
-    monkeypatch.setattr(module, "train", lambda model, loss, *rest: seen.update(loss=loss) or [])
+    monkeypatch.setattr(module, "train", lambda model, loss, *_, **__: seen.update(loss=loss) or [])
     monkeypatch.setattr(module, "cycle_batches", lambda rows, count, rng: iter([rng.permutation(rows)[:count]]))
-    mixtext(classifier, labeled, labels, pile, versions, settings, False, np.random.default_rng(5), SimpleNamespace())
+    mixtext(classifier, labeled, labels, pile, versions, TrainingSetup(settings, np.random.default_rng(5), None))
     found = seen["loss"](1).item()
 
     again = np.random.default_rng(5)
@@ -128,9 +128,10 @@ def test_a_step_mixes_states_and_labels_by_the_same_lambda_and_order(classifier,
 def test_the_classification_layer_has_a_learning_rate_of_its_own(classifier, monkeypatch):
     """At the encoder's rate a fresh head would hardly move."""
     seen = {}
-    monkeypatch.setattr(module, "train", lambda model, loss, *rest: seen.update(rates=rest[-1]) or [])
+    monkeypatch.setattr(module, "train", lambda model, loss, setup, rows, rates, bf16: seen.update(rates=rates) or [])
     one = encoded(classifier, ["a"])
-    mixtext(classifier, one, np.zeros(1, np.int16), one, [one], Mixtext(), False, np.random.default_rng(0), None)
+    setup = TrainingSetup(Mixtext(), np.random.default_rng(0), None)
+    mixtext(classifier, one, np.zeros(1, np.int16), one, [one], setup)
     model = classifier.model
     optimizer = make_optimizer(model, Mixtext(weight_decay=0.5), seen["rates"])
     rate = {id(p): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]}
@@ -142,4 +143,6 @@ def test_the_classification_layer_has_a_learning_rate_of_its_own(classifier, mon
 def test_learning_rates_stay_as_they_are_unless_asked_to_fall():
     assert Mixtext().decay_steps(10) is None
     assert Mixtext(learning_rate_decay=True).decay_steps(10) == 5000
-    assert [learning_rate_at(step, None, 2) for step in (0, 1, 2, 10**6)] == [0, 0.5, 1, 1]
+    settings = Mixtext(warmup_steps=2)
+    schedule = make_schedule(make_optimizer(torch.nn.Linear(1, 1), settings), settings, 10)
+    assert [schedule.lr_lambdas[0](step) for step in (0, 1, 2, 10**6)] == [0, 0.5, 1, 1]

@@ -1,7 +1,6 @@
 """UDA on hand-made tensors and a tiny model, each number against the formula written out."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from clozify.config.recipe import Uda, load_recipe
 from clozify.methods import uda as module
 from clozify.methods.uda import annealing_threshold, consistency, uda
 from clozify.models.classifier import new_classifier
+from clozify.training.loop import TrainingSetup
 from clozify.training.losses import annealed_cross_entropy
 
 ORIGINAL = torch.tensor([[2.0, 0.5, 0.0], [0.1, 0.0, 0.05], [-1.0, 3.0, 0.0], [0.0, 0.4, 1.9]])
@@ -98,10 +98,10 @@ def test_a_step_is_both_losses_over_the_rows_it_drew(classifier, monkeypatch):
     versions = [encoded(classifier, [f"{text} {mark}" for text in texts]) for mark in ("for all", "in the world of it")]
     settings = Uda(uda_confidence_thresh=0.0, max_steps=4, per_gpu_train_batch_size=2, per_gpu_unlabeled_batch_size=5)
     seen = {}
-    monkeypatch.setattr(module, "train", lambda model, loss, *rest: seen.update(loss=loss) or [])
+    monkeypatch.setattr(module, "train", lambda model, loss, *_, **__: seen.update(loss=loss) or [])
     monkeypatch.setattr(module, "cycle_batches", lambda rows, count, rng: iter([rng.permutation(rows)[:count]]))
     rng = np.random.default_rng(3)
-    uda(classifier, labeled, labels, pile, versions, settings, False, rng, SimpleNamespace())
+    uda(classifier, labeled, labels, pile, versions, TrainingSetup(settings, rng, None))
     found = seen["loss"](2).item()
 
     again = np.random.default_rng(3)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozify.config.recipe import Finetune, Training
+from clozify.config.recipe import Training
 from clozify.methods.ensemble import combine_scores, soft_labels
-from clozify.methods.finetune import mask_tokens
-from clozify.training.loop import cycle_batches, learning_rate_at
+from clozify.methods.masking import mask_tokens
+from clozify.training.loop import cycle_batches
 from clozify.training.losses import cross_entropy, distillation_loss, joint_loss, masked_lm_loss
 
 
@@ -25,10 +25,10 @@ def test_cross_entropy_is_the_mean_of_minus_log_q_of_the_true_label():
 def test_the_language_modelling_loss_is_a_mean_within_each_micro_batch_and_then_over_them():
     """One mean over all tokens would let long rows count more than the paper's micro-batches do."""
     scores = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    tokens, micro = torch.tensor([1, 2, 3, 4, 5]), torch.tensor([0, 0, 0, 2, 2])
+    tokens, counts = torch.tensor([1, 2, 3, 4, 5]), torch.tensor([3, 3, 3, 2, 2])
     each = [-log_softmax(row)[t] for row, t in zip(scores.tolist(), tokens.tolist(), strict=True)]
     expected = (sum(each[:3]) / 3 + 0 + sum(each[3:]) / 2 + 0) / 4
-    assert masked_lm_loss(scores, tokens, micro, 4).item() == pytest.approx(expected, abs=1e-5)
+    assert masked_lm_loss(scores, tokens, counts, 4).item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_step_without_a_masked_token_has_no_language_modelling_loss():
@@ -69,11 +69,6 @@ def test_batches_go_through_the_rows_again_and_again_in_new_orders():
         assert sorted(seen[start : start + 10]) == list(range(10))
 
 
-def test_the_learning_rate_falls_in_a_line_to_nothing():
-    assert [learning_rate_at(step, 4, 0) for step in range(5)] == [1, 0.75, 0.5, 0.25, 0]
-    assert learning_rate_at(1, 10, 2) == 0.5
-
-
 def test_epochs_count_rows_and_steps_are_exact():
     assert Training(num_train_epochs=3).steps(100) == 19  # 300 rows in sixteens, the last one not full
     assert Training().steps(3) == 250
@@ -96,7 +91,7 @@ def test_the_cloze_slot_padding_and_special_tokens_are_never_predicted(batch):
     rng = np.random.default_rng(0)
     drawn = 0
     for _ in range(50):
-        _, targets = mask_tokens(rows, Finetune(), tokenizer, rng)
+        _, targets = mask_tokens(rows, tokenizer, rng, 0.15)
         assert (rows.attention_mask[targets.rows, targets.positions] == 1).all()
         assert not tokenizer.is_special[targets.tokens].any()
         assert (targets.positions != rows.mask_positions[targets.rows]).all()
@@ -111,7 +106,7 @@ def test_eight_in_ten_chosen_tokens_are_masked_and_one_stays(batch):
     rng = np.random.default_rng(0)
     fates = []
     for _ in range(80):
-        masked, targets = mask_tokens(rows, Finetune(), tokenizer, rng)
+        masked, targets = mask_tokens(rows, tokenizer, rng, 0.15)
         now = masked.input_ids[targets.rows, targets.positions]
         fates += np.where(now == tokenizer.mask_id, 0, np.where(now == targets.tokens, 2, 1)).tolist()
     shares = np.bincount(fates) / len(fates)
@@ -121,6 +116,6 @@ def test_eight_in_ten_chosen_tokens_are_masked_and_one_stays(batch):
 def test_the_authors_targets_include_padding_and_the_cloze_slot(batch):
     tokenizer, rows = batch
     rng = np.random.default_rng(0)
-    found = [mask_tokens(rows, Finetune(lm_targets="all"), tokenizer, rng)[1] for _ in range(30)]
+    found = [mask_tokens(rows, tokenizer, rng, 0.15, "all")[1] for _ in range(30)]
     assert any((rows.attention_mask[t.rows, t.positions] == 0).any() for t in found)
     assert any((t.positions == rows.mask_positions[t.rows]).any() for t in found)

@@ -1,0 +1,59 @@
+"""The switch for everything in `clozify.gpu`: the recipe's `kernels` and `precision`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from clozify.config.recipe import Recipe
+
+if TYPE_CHECKING:
+    import torch
+
+Kernels = Literal["auto", "torch"]
+Precision = Literal["auto", "float32", "bf16"]
+
+
+@dataclass(frozen=True)
+class GpuOptions:
+    """What a device computes with: clozify's kernels or PyTorch's alone, in float32 or in bf16.
+
+    `scoring` is the precision of scores on a CPU where `precision` is "auto".
+    """
+
+    kernels: Kernels = "auto"
+    precision: Precision = "auto"
+    scoring: Precision = "float32"
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe) -> GpuOptions:
+        """The recipe's settings of these names."""
+        return cls(recipe.kernels, recipe.precision, recipe.scoring)
+
+    def uses_custom_kernels(self, device: torch.device | str) -> bool:
+        """Whether CUDA graphs, padding-free batches and fused kernels are used on a device."""
+        return self.kernels == "auto" and _is_cuda(device)
+
+    def trains_in_bf16(self, device: torch.device | str) -> bool:
+        """Whether models are trained in bf16 on a device, with float32 master weights."""
+        return self.precision == "bf16" or (self.precision == "auto" and _is_cuda(device))
+
+    def scores_in_bf16(self, device: torch.device | str) -> bool:
+        """Whether rows are scored in bf16 on a device."""
+        on_cpu = self.precision == "auto" and self.scoring == "bf16" and not _is_cuda(device)
+        return on_cpu or self.trains_in_bf16(device)
+
+    def numerics(self, device: str) -> dict[str, str]:
+        """What changes the numbers on a device, for the keys of jobs."""
+        precision = {
+            "precision": "bf16" if self.trains_in_bf16(device) else "float32",
+            "scoring": "bf16" if self.scores_in_bf16(device) else "float32",
+        }
+        return precision | ({"kernels": self.kernels} if _is_cuda(device) else {})
+
+
+DEFAULT_OPTIONS = GpuOptions()
+
+
+def _is_cuda(device: torch.device | str) -> bool:
+    return str(device).startswith("cuda")

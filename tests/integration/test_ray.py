@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +25,28 @@ ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'cloz
 
 
 @pytest.fixture(scope="module")
-def bucket():
+def store_port():
+    """A free port for a local S3 server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(store_port):
+    """One cluster for all tests: two CPUs, so two workers at a time, each a process of its own."""
+    variables = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{store_port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    variables |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)  # the cluster's processes inherit them
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        yield ray.get_runtime_context().gcs_address
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def bucket(cluster, store_port):
     """The address of a bucket of a local S3 server, or None where the packages for it are not installed."""
     if not all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask")):
         yield None
@@ -32,25 +54,11 @@ def bucket():
     import fsspec
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=store_port, verbose=False)
     server.start()
-    host, port = server.get_host_and_port()
-    own = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
-    own |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in own.items():
-            patch.setenv(name, value)  # the cluster's processes have them too
-        fsspec.filesystem("s3").mkdir("clozify-test")
-        yield "s3://clozify-test"
+    fsspec.filesystem("s3").mkdir("clozify-test")
+    yield "s3://clozify-test"
     server.stop()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster(bucket):
-    """One cluster for all tests: two CPUs, so two workers at a time, each a process of its own."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield ray.get_runtime_context().gcs_address
-    ray.shutdown()
 
 
 def at_work() -> list[psutil.Process]:

@@ -48,9 +48,9 @@ def evaluate(
     """Evaluate a finished run on labelled rows."""
     from clozify.cli.tables import show_evaluation
 
-    result = clozify.evaluate(run, data, column_mapping=parse_mapping(mapping)).model_dump()
+    result = clozify.evaluate(run, data, column_mapping=parse_mapping(mapping))
     if as_json:
-        print_json(result)
+        print_json(result.model_dump())
     else:
         show_evaluation(Console(), result)
 
@@ -107,9 +107,9 @@ def suggest(
     """Choose the unlabelled rows that are most useful to label next."""
     from clozify.cli.tables import show_suggestions
 
-    result = clozify.suggest(run, count, output, unlabeled, with_labeled, parse_mapping(mapping)).model_dump()
+    result = clozify.suggest(run, count, output, unlabeled, with_labeled, parse_mapping(mapping))
     if as_json:
-        print_json(result)
+        print_json(result.model_dump())
     else:
         show_suggestions(Console(), result)
 

@@ -5,11 +5,12 @@ What `clozify train` and `clozify report` print about finished runs is in `clozi
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,14 @@ from rich.text import Text
 from clozify.config.task import Task
 from clozify.report.format import percent, rough_duration
 from clozify.report.terminal import metrics_table, show_warnings
+
+if TYPE_CHECKING:  # these modules load PyTorch
+    from clozify.inference.check import PairWords, TaskCheck
+    from clozify.inference.finished_run import EvaluationResult
+    from clozify.inference.suggest import Suggestions
+    from clozify.inference.zero_shot import ZeroShotResult
+
+MAX_PREDICTIONS = 5  # that are printed
 
 
 def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
@@ -33,64 +42,59 @@ def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def show_check(console: Console, result: dict[str, Any]) -> None:
+def show_check(console: Console, result: TaskCheck) -> None:
     """Print a task, each pattern as the model reads it, each label's tokens, and the problems."""
-    labels = ", ".join(result["labels"])
-    console.print(Text.assemble(("Task ", "bold"), (result["task"], "bold cyan"), f": {result['description']}"))
+    labels = ", ".join(result.labels)
+    console.print(Text.assemble(("Task ", "bold"), (result.task, "bold cyan"), f": {result.description}"))
     console.print(
         Text(
-            f"Fields: {', '.join(result['fields'])}. {len(result['labels'])} labels: {labels}. "
-            f"Metric: {result['metric']}. Model: {result['model']}."
+            f"Fields: {', '.join(result.fields)}. {len(result.labels)} labels: {labels}. "
+            f"Metric: {result.metric}. Model: {result.model}."
         )
     )
-    if result["rows"] is not None:
-        counts = result["rows_per_label"]
+    if result.rows is not None:
+        counts = result.rows_per_label or {}
         per_label = "" if not counts else ": " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        console.print(Text(f"Data: {result['data']}, {result['rows']:,} rows{per_label}."))
-    patterns = _without_pair_names(result["patterns"])
-    same_words = all(pattern["pairs"] == patterns[0]["pairs"] for pattern in patterns)
-    if same_words and patterns:
-        _show_tokens(console, patterns[0], "words")
-    for index, pattern in enumerate(patterns, start=1):
+        console.print(Text(f"Data: {result.data}, {result.rows:,} rows{per_label}."))
+    words = [[pair.model_copy(update={"pair": ""}) for pair in pattern.pairs] for pattern in result.patterns]
+    same_words = all(pairs == words[0] for pairs in words)
+    if same_words and words:
+        _show_tokens(console, words[0], "words")
+    for index, pattern in enumerate(result.patterns, start=1):
         console.print()
-        console.print(Text.assemble((f"Pattern {index}  ", "bold"), (pattern["pattern"], "cyan")))
+        console.print(Text.assemble((f"Pattern {index}  ", "bold"), (pattern.pattern, "cyan")))
         if not same_words:
-            _show_tokens(console, pattern, "words of this pattern")
-        for row, label in zip_longest(pattern["rows"], result["first_labels"]):
-            _show_detail(console, "the model reads", _excerpt(row["read_as"], result["mask"]))
-            for pair, answer in zip(pattern["pairs"], row["answers"], strict=True):
+            _show_tokens(console, pattern.pairs, "words of this pattern")
+        for row, label in zip_longest(pattern.rows, result.first_labels):
+            _show_detail(console, "the model reads", _excerpt(row.read_as, result.mask))
+            for pair, answer in zip(pattern.pairs, row.answers, strict=True):
                 likeliest = sorted(answer.items(), key=lambda item: -item[1])[:3]
                 probabilities = ", ".join(f"{name} {percent(probability)}%" for name, probability in likeliest)
                 truth = f" (true label: {label})" if label else ""
                 _show_detail(console, f"the model answers{_verbalizer_name(pair)}", probabilities + truth)
-        _show_detail(console, "likeliest words of all", ", ".join(pattern["own_answers"]))
+        _show_detail(console, "likeliest words of all", ", ".join(pattern.own_answers))
     console.print()
-    show_warnings(console, result["warnings"])
-    if result["problems"]:
-        for problem in result["problems"]:
+    show_warnings(console, result.warnings)
+    if result.problems:
+        for problem in result.problems:
             console.print(Text.assemble(("problem: ", "bold red"), problem))
     else:
         console.print(Text("No problems found.", style="green"))
-
-
-def _without_pair_names(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The patterns without the names of their pairs, so that equal words compare as equal."""
-    return [{**pattern, "pairs": [{**pair, "pair": ""} for pair in pattern["pairs"]]} for pattern in patterns]
 
 
 def _show_detail(console: Console, name: str, text: str) -> None:
     console.print(Padding(Text.assemble((f"{name}  ", "dim"), text), (0, 0, 0, 2), expand=False))
 
 
-def _verbalizer_name(pair: dict[str, Any]) -> str:
-    return f" ({pair['verbalizer']})" if pair["verbalizer"] else ""
+def _verbalizer_name(pair: PairWords) -> str:
+    return f" ({pair.verbalizer})" if pair.verbalizer else ""
 
 
-def _show_tokens(console: Console, pattern: dict[str, Any], name: str) -> None:
-    for pair in pattern["pairs"]:
+def _show_tokens(console: Console, pairs: Sequence[PairWords], name: str) -> None:
+    for pair in pairs:
         words = (
-            f"{label} = " + " | ".join(f"{token['token']} ({token['id']})" for token in tokens)
-            for label, tokens in pair["words"].items()
+            f"{label} = " + " | ".join(f"{word.token} ({word.id})" for word in label_words)
+            for label, label_words in pair.words.items()
         )
         _show_detail(console, name + _verbalizer_name(pair), ", ".join(words))
 
@@ -103,30 +107,41 @@ def _excerpt(text: str, mask: str, length: int = 400) -> str:
     return ("... " if start else "") + text[start : start + length] + (" ..." if start + length < len(text) else "")
 
 
-def show_zero_shot(console: Console, result: dict[str, Any], examples: list[tuple[str, str, str, float]]) -> None:
+def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
     """Print the accuracy of each pair and of the ensemble; without labels, the first predictions."""
-    if "accuracy" in result:
+    if result.accuracy is not None and result.macro_f1 is not None:
         table = metrics_table("pattern")
-        scores = result["accuracy"], result["macro_f1"]
-        for pair, *values in zip(result["pairs"], *(score["patterns"] for score in scores), strict=True):
-            name = pair["pattern"] + (f"  ({pair['verbalizer']})" if pair["verbalizer"] else "")
+        scores = result.accuracy, result.macro_f1
+        for pair, *values in zip(result.task.pairs, *(score.patterns for score in scores), strict=True):
+            name = pair.pattern.text + (f"  ({pair.verbalizer.name})" if pair.verbalizer.name else "")
             table.add_row(Text(name), *map(percent, values))
         table.add_row()
         for key, name in (("mean", "mean of the patterns"), ("best", "best pattern"), ("ensemble", "ensemble")):
-            table.add_row(Text(name, style="bold"), *(percent(score[key]) for score in scores))
+            table.add_row(Text(name, style="bold"), *(percent(getattr(score, key)) for score in scores))
         console.print(table)
     else:
-        table = Table("id", "text", "prediction", "probability", box=None, pad_edge=False)
-        for row_id, text, label, probability in examples:
-            table.add_row(escape(row_id), Text(text), escape(label), percent(probability))
-        console.print(table)
-        if result["rows"] > len(examples):
-            console.print(Text(f"... the first {len(examples)} of {result['rows']:,} rows", style="dim"))
-    counts = ", ".join(f"{label} {count:,}" for label, count in result["predicted"].items())
-    console.print(Text(f"Predicted by the ensemble: {counts}."))
-    show_warnings(console, result["warnings"])
-    if result["output"]:
-        console.print(Text(f"Predictions are in {result['output']}."))
+        _show_predictions(console, result)
+    counts = Counter(result.labels)
+    console.print(
+        Text(f"Predicted by the ensemble: {', '.join(f'{label} {counts[label]:,}' for label in result.task.labels)}.")
+    )
+    show_warnings(console, result.warnings)
+    if result.output:
+        console.print(Text(f"Predictions are in {result.output}."))
+
+
+def _show_predictions(console: Console, result: ZeroShotResult) -> None:
+    """Print the first predictions."""
+    count = min(MAX_PREDICTIONS, len(result.rows))
+    probabilities = result.scores.probabilities(0, count)  # (rows, labels)
+    texts = [result.rows.texts(field, 0, count) for field in result.task.fields]
+    table = Table("id", "text", "prediction", "probability", box=None, pad_edge=False)
+    for row_id, row, *fields in zip(result.rows.ids(0, count), probabilities, *texts, strict=True):
+        text, label = " ".join(filter(None, fields))[:60], result.task.labels[row.argmax()]
+        table.add_row(Text(str(row_id)), Text(text), Text(label), percent(float(row.max())))
+    console.print(table)
+    if len(result.rows) > count:
+        console.print(Text(f"... the first {count} of {len(result.rows):,} rows", style="dim"))
 
 
 def show_words(console: Console, result: dict[str, Any]) -> None:
@@ -186,22 +201,22 @@ def show_demo(console: Console, result: dict[str, Any]) -> None:
     console.print(Text(f"  clozify predict {run} --data builtin:test"), soft_wrap=True)
 
 
-def show_evaluation(console: Console, result: dict[str, Any]) -> None:
+def show_evaluation(console: Console, result: EvaluationResult) -> None:
     """Print each label's precision, recall and F1, then the overall metrics."""
     table = Table("label", box=None, pad_edge=False)
     for name in ("precision", "recall", "F1", "rows"):
         table.add_column(name, justify="right")
-    for label, metrics in result["labels"].items():
-        fractions = (percent(metrics[name]) for name in ("precision", "recall", "f1"))
-        table.add_row(Text(label), *fractions, f"{metrics['rows']:,}")
+    for label, metrics in result.labels.items():
+        fractions = map(percent, (metrics.precision, metrics.recall, metrics.f1))
+        table.add_row(Text(label), *fractions, f"{metrics.rows:,}")
     console.print(table)
     console.print(
         Text(
-            f"Accuracy {percent(result['accuracy'])}, macro-F1 {percent(result['macro_f1'])}, calibration error "
-            f"{percent(result['calibration_error'])}, on {result['rows']:,} rows."
+            f"Accuracy {percent(result.accuracy)}, macro-F1 {percent(result.macro_f1)}, calibration error "
+            f"{percent(result.calibration_error)}, on {result.rows:,} rows."
         )
     )
-    show_warnings(console, result["warnings"])
+    show_warnings(console, result.warnings)
 
 
 def show_plan(console: Console, cost: dict[str, Any]) -> None:
@@ -221,16 +236,16 @@ def show_plan(console: Console, cost: dict[str, Any]) -> None:
         console.print(f"{cost['why'].capitalize()}; the time assumes one at a time.")
 
 
-def show_suggestions(console: Console, result: dict[str, Any]) -> None:
+def show_suggestions(console: Console, result: Suggestions) -> None:
     """Print the rows to label next, and how to use the file."""
     table = Table("id", "text", "predicted label", box=None, pad_edge=False)
-    for row in result["rows"]:
-        table.add_row(Text(str(row["id"])), Text(row["text"][:80]), Text(row["prediction"]))
+    for row in result.rows:
+        table.add_row(Text(str(row.id)), Text(row.text[:80]), Text(row.prediction))
     console.print(table)
-    show_warnings(console, result["warnings"])
+    show_warnings(console, result.warnings)
     console.print(
         Text(
-            f"{len(result['rows'])} rows are in {result['output']}: fill in the column '{result['label']}' and pass "
-            "the file to --labeled. Rows left empty are ignored."
+            f"{len(result.rows)} rows are in {result.output}: fill in the column '{result.label}' and pass the file to "
+            "--labeled. Rows left empty are ignored."
         )
     )

@@ -71,7 +71,7 @@ def check(
     if as_json:
         print_json(result.model_dump())
     else:
-        show_check(Console(), result.model_dump())
+        show_check(Console(), result)
     if result.problems:
         raise typer.Exit(2)
 
@@ -101,14 +101,7 @@ def zero_shot(
 
     from clozify.cli.tables import show_zero_shot
 
-    count = min(5, len(result.rows))
-    probabilities = result.scores.probabilities(0, count)  # (rows, labels)
-    texts = [result.rows.texts(field, 0, count) for field in loaded_task.fields]
-    examples = [
-        (str(row_id), " ".join(filter(None, fields))[:60], loaded_task.labels[row.argmax()], float(row.max()))
-        for row_id, row, *fields in zip(result.rows.ids(0, count), probabilities, *texts, strict=True)
-    ]
-    show_zero_shot(Console(), result.to_json(), examples)
+    show_zero_shot(Console(), result)
 
 
 @app.command("find-words")

@@ -1,8 +1,4 @@
-"""Predictions as a file that joins back to the input: the row's id, the label, every label's probability.
-
-In: an id, a label and probabilities for each row, a stretch at a time. Out: CSV, JSONL or Parquet, written beside
-its place and moved there when whole.
-"""
+"""Writes predictions as CSV, JSONL or Parquet: each row's id, true label (if any), prediction and probabilities."""
 
 from __future__ import annotations
 
@@ -18,20 +14,20 @@ from clozify.data.rows import NO_LABEL, Rows
 from clozify.errors import DataError, quoted
 from clozify.utils.atomic import atomic_write, check_writable
 
-KINDS = (".csv", ".jsonl", ".parquet")
+SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
 def check_output(path: Path, *inputs: str | Path, what: str = "Predictions") -> None:
-    """Fail before the work, not after it, where the file could not be written; `what` is to be written."""
-    if path.suffix.lower() not in KINDS:
-        raise DataError(f"{what} cannot be written to '{path}'; let its name end in {quoted(KINDS)}.")
+    """Raise an error, before any work is done, where the file cannot be written; `what` starts the sentence."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"{what} cannot be written to '{path}'; let its name end in {quoted(SUFFIXES)}.")
     if not path.parent.is_dir():
         raise DataError(f"{what} cannot be written to '{path}': the folder '{path.parent}' does not exist.")
-    for place in map(Path, inputs):
-        if path.exists() and (path.resolve() == place.resolve() or path.resolve().parent == place.resolve()):
+    for data in map(Path, inputs):  # a file, or a folder of shards
+        if path.exists() and data.resolve() in (path.resolve(), path.resolve().parent):
             raise DataError(f"{what} cannot be written to '{path}': that is the data; choose another name.")
     if path.is_dir():
-        raise DataError(f"{what} cannot be written to '{path}': it is a folder.")
+        raise DataError(f"{what} cannot be written to '{path}': it is a folder; name a file.")
     try:
         check_writable(path)
     except OSError as error:
@@ -39,13 +35,13 @@ def check_output(path: Path, *inputs: str | Path, what: str = "Predictions") -> 
 
 
 def write_predictions(path: Path, rows: Rows, chunks: Iterable[tuple[int, NDArray[np.float64]]]) -> None:
-    """Write `(start, probabilities)` stretches; probabilities are (rows, labels)."""
+    """Write chunks `(start, probabilities)` of all rows in order; probabilities are (rows, labels)."""
     check_output(path)
-    write_tables(path, (_table(rows, start, part) for start, part in chunks))
+    write_tables(path, (_table(rows, start, probabilities) for start, probabilities in chunks))
 
 
 def write_tables(path: Path, tables: Iterable[Any]) -> None:
-    """Write Arrow tables of one kind as one file, in the form that its name says."""
+    """Write Arrow tables with equal columns to one file; its suffix decides the format."""
     with atomic_write(path) as tmp_path:
         _WRITERS[path.suffix.lower()](tmp_path, tables)
 
@@ -56,10 +52,10 @@ def _table(rows: Rows, start: int, probabilities: NDArray[np.float64]) -> Any:
     stop, labels = start + len(probabilities), rows.task.labels
     columns: dict[str, Any] = {"id": pa.array(rows.ids(start, stop))}
     if rows.has_labels:
-        known = rows.labels[start:stop]
-        columns["label"] = pa.array([None if n == NO_LABEL else labels[n] for n in known], pa.string())
-    columns["prediction"] = [labels[n] for n in probabilities.argmax(axis=-1)]
-    columns |= {f"probability_{label}": probabilities[:, n].astype(np.float32) for n, label in enumerate(labels)}
+        truth = [None if label == NO_LABEL else labels[label] for label in rows.labels[start:stop]]
+        columns["label"] = pa.array(truth, pa.string())
+    columns["prediction"] = [labels[label] for label in probabilities.argmax(axis=-1)]
+    columns |= {f"probability_{name}": probabilities[:, i].astype(np.float32) for i, name in enumerate(labels)}
     return pa.table(columns)
 
 
@@ -67,8 +63,8 @@ def _write_csv(path: Path, tables: Iterable[Any]) -> None:
     import pyarrow.csv
 
     with path.open("wb") as file:
-        for number, table in enumerate(tables):
-            options = pyarrow.csv.WriteOptions(include_header=number == 0, quoting_style="needed")
+        for index, table in enumerate(tables):
+            options = pyarrow.csv.WriteOptions(include_header=index == 0, quoting_style="needed")
             pyarrow.csv.write_csv(table, file, options)
 
 

@@ -1,7 +1,6 @@
-"""Opening data: a file, a folder of shards or a hub data set becomes one Arrow table on disk.
+"""Opens a file, a folder of shards or a hub data set as a memory-mapped `datasets.Dataset`.
 
-In: where the data is. Out: a memory-mapped `datasets.Dataset` with every text column as text, so that a file
-larger than memory works. What goes wrong is said in one sentence: the file, the place in it, what to do.
+CSV and TSV columns are read as text. Every error names the file, the line where it can, and what to do.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ FORMATS = {
 def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: Sequence[str] = ()) -> Dataset:
     """The rows of a file (CSV, TSV, JSONL, Parquet, gzipped or not), a folder of shards, or `NAME@SPLIT` of the hub.
 
-    `columns` names the columns of CSV and TSV files that have no header; a file whose first line holds all
-    `fields` has one.
+    `columns` names the columns of CSV and TSV files without a header; a file has one if its first line contains all
+    `fields`.
     """
     path = _builtin(str(source)) if str(source).startswith("builtin:") else Path(source)
     if path.is_file() or path.is_dir():
@@ -54,12 +53,12 @@ def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: 
             "name a file, a folder of shards, or a hub data set as NAME@SPLIT."
         )
     if len(dataset) == 0:
-        raise DataError(f"The data '{source}' has no rows.")
+        raise DataError(f"The data '{source}' has no rows; name a file that has some.")
     return dataset
 
 
 def _load_json_lines(files: Sequence[Path]) -> Dataset:
-    """JSONL line by line, for what Datasets' reader refuses: rows with other keys or types than the first ones'."""
+    """JSONL read line by line, for files that Datasets refuses: rows with other keys or types than the first ones."""
     from datasets import Dataset, Features, Value
 
     def lines() -> Iterator[tuple[Path, int, dict[str, Any]]]:
@@ -76,12 +75,13 @@ def _load_json_lines(files: Sequence[Path]) -> Dataset:
         for _, _, row in lines():
             yield {key: _json_text(row.get(key)) for key in keys}
 
-    with tempfile.TemporaryDirectory(prefix="clozify-") as folder:  # mapped files outlive their names
+    with tempfile.TemporaryDirectory(prefix="clozify-") as folder:  # a mapped file may be unlinked
         features = Features({key: Value("string") for key in keys})
         return Dataset.from_generator(rows, features=features, cache_dir=folder, fingerprint=uuid.uuid4().hex)
 
 
 def _json_object(file: Path, number: int, line: str) -> dict[str, Any]:
+    """The JSON object of a line; `number` is the line's, from 1."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -96,42 +96,43 @@ def _json_text(value: Any) -> str | None:
 
 
 def _builtin(source: str) -> Path:
-    """A part of the sample data that comes with clozify: `builtin:labeled`, `builtin:unlabeled`, `builtin:test`."""
-    parts = {path.name.split(".")[0]: path for path in SAMPLE.glob("*.csv.gz")}
+    """A file of the sample data: `builtin:labeled`, `builtin:unlabeled`, `builtin:test`."""
+    files = {path.name.split(".")[0]: path for path in SAMPLE.glob("*.csv.gz")}
     name = source.removeprefix("builtin:")
-    if name not in parts:
-        raise DataError(f"There is no sample data '{source}'; there is {quoted(f'builtin:{part}' for part in parts)}.")
-    return parts[name]
+    if name not in files:
+        raise DataError(f"There is no sample data '{source}'; there is {quoted(f'builtin:{name}' for name in files)}.")
+    return files[name]
 
 
 def _open_local(path: Path, columns: Sequence[str] | None, fields: Sequence[str]) -> Dataset:
     files = _shards(path)
-    kinds = {_suffix(file) for file in files}
-    if len(kinds) > 1:
-        raise DataError(f"The folder '{path}' mixes {quoted(sorted(kinds))} files; keep one kind in a folder.")
-    kind = kinds.pop()
+    suffixes = {_suffix(file) for file in files}
+    if len(suffixes) > 1:
+        raise DataError(f"The folder '{path}' mixes {quoted(sorted(suffixes))} files; keep one format in a folder.")
+    suffix = suffixes.pop()
     for file in files:
         if file.stat().st_size == 0:
-            raise DataError(f"The data file '{file}' is empty.")
-        if FORMATS[kind] != "parquet":
+            raise DataError(f"The data file '{file}' is empty; remove it or name another.")
+        if FORMATS[suffix] != "parquet":
             _check_utf8(file)
-    options = _csv_options(files[0], kind, columns, fields) if FORMATS[kind] == "csv" else {}
-    # A name is a name: Datasets would take [, ] and * in it for a search. It reads absolute paths alone safely.
+    options = _csv_options(files[0], suffix, columns, fields) if FORMATS[suffix] == "csv" else {}
+    # Datasets takes [, ] and * in a path for a glob pattern, and relative paths for names on the hub.
     names = [glob.escape(str(file.absolute())) for file in files]
     try:
         with libraries.quiet_datasets():
-            return _load(str(path), FORMATS[kind], data_files=names, split="train", **options)
+            return _load(str(path), FORMATS[suffix], data_files=names, split="train", **options)
     except DataError:
-        if FORMATS[kind] != "json":
+        if FORMATS[suffix] != "json":
             raise
         return _load_json_lines(files)
 
 
 def _shards(path: Path) -> list[Path]:
+    """The data files of a folder, or the file itself."""
     supported = quoted(FORMATS)
     if path.is_file():
         if _suffix(path) not in FORMATS:
-            raise DataError(f"The data file '{path}' is of no known kind; use {supported}, gzipped or not.")
+            raise DataError(f"The data file '{path}' is in no supported format; use {supported}, gzipped or not.")
         return [path]
     files = sorted(file for file in path.iterdir() if file.is_file() and _is_shard(file))
     if not files:
@@ -144,12 +145,13 @@ def _is_shard(path: Path) -> bool:
 
 
 def _suffix(path: Path) -> str:
+    """The suffix in lower case, without `.gz`."""
     name = path.name.lower().removesuffix(".gz")
     return Path(name).suffix
 
 
 def _check_utf8(path: Path) -> None:
-    """Decode the whole file once: a stray byte is named with its line instead of surfacing as a parser's error."""
+    """Read the file once to name the line of a byte that is not UTF-8; parsers' messages do not."""
     decode = codecs.getincrementaldecoder("utf-8")().decode
     line = 1
     opener = gzip.open if path.name.lower().endswith(".gz") else open
@@ -170,37 +172,40 @@ def _check_utf8(path: Path) -> None:
             decode(b"", True)
         except UnicodeDecodeError:
             raise DataError(
-                f"The data file '{path}' is not UTF-8 text: it ends in the middle of a character; is it whole?"
+                f"The data file '{path}' is not UTF-8 text: it ends in the middle of a character, so it may be "
+                "incomplete; save it again as UTF-8."
             ) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"The data file '{path}' is not a whole gzip file ({error}); compress it again.") from None
+        raise DataError(f"The data file '{path}' is not a complete gzip file ({error}); compress it again.") from None
 
 
-def _csv_options(path: Path, kind: str, columns: Sequence[str] | None, fields: Sequence[str]) -> dict[str, Any]:
+def _csv_options(path: Path, suffix: str, columns: Sequence[str] | None, fields: Sequence[str]) -> dict[str, Any]:
     import pandas as pd
     from datasets import Features, Value
 
-    # A TSV file has no quoting: a lone quotation mark would otherwise swallow the lines up to the next one.
+    # TSV files are read without quoting: a single quotation mark would swallow all lines up to the next one.
     options: dict[str, Any] = {"keep_default_na": False}
-    options |= {"sep": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {}
+    options |= {"sep": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {}
     try:
-        # two lines, since pandas would take the surplus of a first row longer than the header for an index
-        first = pd.read_csv(path, header=None, nrows=2, dtype=str, **options).iloc[0].tolist()
+        # two lines: where the second is longer than the first, pandas would take its first values for an index
+        header = pd.read_csv(path, header=None, nrows=2, dtype=str, **options).iloc[0].tolist()
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"The data file '{path}' cannot be read as {kind[1:].upper()}: {str(error).strip()}.") from None
-    if columns is not None and not set(fields) <= set(first):
-        if len(first) != len(columns):
+        raise DataError(
+            f"The data file '{path}' cannot be read as {suffix[1:].upper()}: {str(error).strip()}."
+        ) from None
+    if columns is not None and not set(fields) <= set(header):
+        if len(header) != len(columns):
             raise DataError(
-                f"The data file '{path}' has {len(first)} columns; without a header it should have the "
+                f"The data file '{path}' has {len(header)} columns; without a header it should have the "
                 f"{len(columns)} that the task names, {quoted(columns)}, or else a header with {quoted(fields)}."
             )
         options |= {"header": None, "column_names": list(columns)}
-        first = list(columns)
-    first = [name or f"Unnamed: {number}" for number, name in enumerate(first)]  # as pandas calls them
-    if len(set(first)) != len(first):
-        twice = sorted({name for name in first if first.count(name) > 1})
+        header = list(columns)
+    header = [name or f"Unnamed: {index}" for index, name in enumerate(header)]  # as pandas does
+    if len(set(header)) != len(header):
+        twice = sorted({name for name in header if header.count(name) > 1})
         raise DataError(f"The data file '{path}' has the column {quoted(twice)} twice; rename one.")
-    return options | {"features": Features({name: Value("string") for name in first})}
+    return options | {"features": Features({name: Value("string") for name in header})}
 
 
 def _is_hub_name(source: str) -> bool:
@@ -220,6 +225,7 @@ def _open_hub(source: str) -> Dataset:
 
 
 def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
+    """`datasets.load_dataset`, whose errors become a sentence about `source`."""
     import datasets
 
     try:
@@ -230,11 +236,11 @@ def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
             f"The data set '{source}' could not be fetched from the hub ({reason}); check its name and the "
             "network, or give a local file."
         ) from None
-    except Exception as error:  # whatever a reader raises, a person sees where and why
+    except Exception as error:  # readers raise errors of many types
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         if "corresponds to no data" in str(cause) or "BatchSize must be" in str(cause):
-            raise DataError(f"The data '{source}' has no rows.") from None
+            raise DataError(f"The data '{source}' has no rows; name a file that has some.") from None
         reason = " ".join(str(cause).split()) or type(cause).__name__
         raise DataError(f"The data '{source}' cannot be read: {reason.rstrip('.')}.") from error

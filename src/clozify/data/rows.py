@@ -1,8 +1,7 @@
-"""The rows: T, D and the test set of the paper (section 4, appendix C).
+"""Rows of a data set as a task reads them: T, D and the test set of the paper (section 4, appendix C).
 
-In: a task and where its data is. Out: `Rows`, which hands out each field's text, the labels and the ids a
-stretch at a time, and the paper's few-shot selection. Nothing is held in memory but the labels, where there are any,
-and the numbers of rows that were selected.
+`Rows` returns the text of each field, the labels and the ids, a chunk at a time, from a memory-mapped Arrow table. Only
+labels, hashes of the texts and the indices of selected rows are held in memory. `few_shot` selects the paper's T.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 NO_LABEL = -1
-UNLABELED = {"", "-", "-1"}  # how data sets write that a row has no label
-CHUNK_ROWS = 16_384  # rows handled at a time
+UNLABELED = {"", "-", "-1"}  # label values that mean "no label"
+CHUNK_ROWS = 16_384  # rows processed at a time
 
 
 class Rows:
-    """Rows of one data set, seen through a task; slices and selections are lazy."""
+    """Rows of one data set with the fields and labels of a task; selections copy no text."""
 
     def __init__(
         self,
@@ -46,27 +45,28 @@ class Rows:
         self.column_mapping = {name: name for name in [*task.fields, task.label]} | dict(column_mapping or {})
         self.warnings: list[str] = []
         self._dataset = dataset.with_format("arrow")
-        # the rows of the file that these were selected from, and which of them these are
-        self._whole: tuple[Rows, NDArray[np.int64]] | None = None
-        self._row_numbers: NDArray[np.int64] | None = None  # in the file, where the rows have come without it
-        self._single: dict[str, Dataset] = {}  # a column by itself: choosing one takes long in a large file
-        self._check_columns(named=set(column_mapping or {}))
+        self._selection: tuple[Rows, NDArray[np.int64]] | None = None  # all rows of the file, indices of these rows
+        self._row_numbers: NDArray[np.int64] | None = None  # in the file, for rows that were sent without it
+        self._columns: dict[str, Dataset] = {}  # single columns, cached: selecting one is slow in a large file
+        self._fingerprints: NDArray[np.uint64] | None = None  # of all rows of the file, once computed
+        self._check_columns(mapped=set(column_mapping or {}))
 
-    def _check_columns(self, named: set[str]) -> None:
-        known = [*self.task.fields, self.task.label]
+    def _check_columns(self, mapped: set[str]) -> None:
+        """Raise an error where a field has no column; `mapped` are the fields that the user named a column for."""
+        names = [*self.task.fields, self.task.label]
         columns = self._dataset.column_names
         problems = [
-            f"There is no field '{name}' to map a column to{did_you_mean(name, known)}; the task has {quoted(known)}."
+            f"There is no field '{name}' to map a column to{did_you_mean(name, names)}; the task has {quoted(names)}."
             for name in self.column_mapping
-            if name not in known
+            if name not in names
         ]
-        for name in known:
-            may_lack = name in self.task.optional or name == self.task.label
-            asked = self.column_mapping[name]
-            if asked not in columns and (name in named or not may_lack):
-                what = f"the column '{asked}'" if asked == name else f"the column '{asked}' for the field '{name}'"
+        for name in names:
+            optional = name in self.task.optional or name == self.task.label
+            column = self.column_mapping[name]
+            if column not in columns and (name in mapped or not optional):
+                missing = f"the column '{column}'" + ("" if column == name else f" for the field '{name}'")
                 problems.append(
-                    f"The data '{self.source}' lacks {what}{did_you_mean(asked, columns)}; its columns are "
+                    f"The data '{self.source}' lacks {missing}{did_you_mean(column, columns)}; its columns are "
                     f"{quoted(columns)}."
                 )
         if problems:
@@ -77,12 +77,12 @@ class Rows:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_single": {}}  # what is chosen again anywhere need not travel
+        return vars(self) | {"_columns": {}, "_fingerprints": None}  # caches are not sent
 
     def in_memory_state(self) -> dict[str, Any]:
         """The rows without references to files of this machine, for `from_state` on another one."""
-        state = {name: value for name, value in self.__getstate__().items() if name not in ("_dataset", "_whole")}
-        if self._whole is not None and "labels" in vars(self._whole[0]):  # one naming holds for all rows of the file
+        state = {name: value for name, value in self.__getstate__().items() if name not in ("_dataset", "_selection")}
+        if self._selection is not None and "labels" in vars(self._selection[0]):  # read with all rows of the file
             state["labels"] = self.labels
         state["_row_numbers"] = self.row_numbers()
         return state | {"table": self.table(), "info": self._dataset.info}
@@ -96,11 +96,11 @@ class Rows:
         attributes = {name: value for name, value in state.items() if name not in ("table", "info")}
         rows = cls.__new__(cls)
         dataset = Dataset(InMemoryTable(state["table"]), info=state["info"]).with_format("arrow")
-        vars(rows).update(attributes, _dataset=dataset, _whole=None)
+        vars(rows).update(attributes, _dataset=dataset, _selection=None)
         return rows
 
     def __len__(self) -> int:
-        return len(self._dataset) if self._whole is None else len(self._whole[1])
+        return len(self._dataset) if self._selection is None else len(self._selection[1])
 
     @property
     def has_labels(self) -> bool:
@@ -109,16 +109,16 @@ class Rows:
 
     def table(self) -> Any:
         """All columns of the rows as an Arrow table in memory."""
-        return self._dataset[:] if self._whole is None else _picked(self._dataset, self._whole[1])
+        return self._dataset[:] if self._selection is None else _take(self._dataset, self._selection[1])
 
     def chunks(self, size: int = CHUNK_ROWS, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
-        """The borders of consecutive stretches of rows, of all or of those from `first` to before `last`."""
+        """Start and stop of consecutive chunks of all rows, or of those from `first` to before `last`."""
         last = len(self) if last is None else last
         for start in range(first, last, size):
             yield start, min(start + size, last)
 
     def texts(self, field: str, start: int = 0, stop: int | None = None) -> list[str]:
-        """A field's text in each row, cleaned: null is empty, a line break (as the task writes it) is a space."""
+        """A field's text in each row; a missing text is empty, and line breaks become spaces."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -130,16 +130,17 @@ class Rows:
             column = pc.fill_null(pc.cast(column, pa.large_string()), "")
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise DataError(
-                f"The column '{self.column_mapping[field]}' of '{self.source}' holds {column.type}, not text."
+                f"The column '{self.column_mapping[field]}' of '{self.source}' holds {column.type}, not text; "
+                "convert it to text or map the field to another column."
             ) from None
         return clean_texts(column, self.task)
 
     def ids(self, start: int = 0, stop: int | None = None) -> list[Any]:
-        """Each row's id: the task's id column where the data has it, else the row's number from 0."""
+        """Each row's id: from the task's id column, or else the row's number in the file, from 0."""
         return list(self.id_column(start, len(self) if stop is None else stop).to_pylist())
 
     def id_column(self, start: int, stop: int) -> Any:
-        """The ids of a stretch of rows as an Arrow array, of the same type in every stretch."""
+        """The ids of consecutive rows as an Arrow array; its type is the same for all of them."""
         import pyarrow as pa
 
         column = self._column(self.task.id, start, stop) if self.task.id else None
@@ -147,54 +148,53 @@ class Rows:
 
     @property
     def has_ids(self) -> bool:
-        """Whether there is the task's id column."""
+        """Whether the data has the task's id column."""
         return self.task.id is not None and self.task.id in self._dataset.column_names
 
     @property
     def renamed_columns(self) -> dict[str, str]:
-        """The columns of those fields that the data calls otherwise."""
+        """The columns of the fields whose column has another name."""
         return {name: column for name, column in self.column_mapping.items() if name != column}
 
     @property
     def source_rows(self) -> int:
-        """How many rows the file has that these come from."""
+        """The number of rows in the file that these rows come from."""
         return len(self._dataset)
 
     def row_numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """Each row's number in the file that it comes from."""
+        """Each row's number in the file that it comes from, from 0."""
         stop = len(self) if stop is None else stop
-        chosen = np.arange(start, stop) if self._whole is None else self._whole[1][start:stop]
-        return chosen if self._row_numbers is None else self._row_numbers[chosen]
+        indices = np.arange(start, stop) if self._selection is None else self._selection[1][start:stop]
+        return indices if self._row_numbers is None else self._row_numbers[indices]
 
     def _column(self, name: str, start: int, stop: int) -> Any:
+        """Consecutive rows of a column as an Arrow array; None where there is no such column."""
         if name not in self._dataset.column_names:
             return None
-        if name not in self._single:
-            self._single[name] = self._dataset.select_columns([name])
-        table = self._single[name]
-        if self._whole is None:
-            column = table[start:stop].column(name).combine_chunks()
-        else:
-            column = _picked(table, self._whole[1][start:stop]).column(name).combine_chunks()
-        if type(self._dataset.features[name]).__name__ == "Json":  # text and numbers mixed, each still as JSON
-            return _plain(column)
+        if name not in self._columns:
+            self._columns[name] = self._dataset.select_columns([name])
+        dataset = self._columns[name]
+        table = dataset[start:stop] if self._selection is None else _take(dataset, self._selection[1][start:stop])
+        column = table.column(name).combine_chunks()
+        if type(self._dataset.features[name]).__name__ == "Json":  # mixed types, each value as JSON text
+            return _parse_json(column)
         return column
 
     @cached_property
     def labels(self) -> NDArray[np.int16]:
-        """Each row's label as its place in `task.labels`, `NO_LABEL` where there is none."""
+        """Each row's label as an index into `task.labels`, or `NO_LABEL`: (rows,)."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if self._whole is not None:  # one naming of the labels holds for the whole file
-            whole, chosen = self._whole
-            return whole.labels[chosen]
+        if self._selection is not None:  # which names the labels have is decided on all rows of the file
+            all_rows, indices = self._selection
+            return all_rows.labels[indices]
         if not self.has_labels:
             raise DataError(
                 f"The data '{self.source}' lacks the label column '{self.column_mapping[self.task.label]}'; its "
                 f"columns are {quoted(self._dataset.column_names)}."
             )
-        codes, names = np.empty(len(self), dtype=np.int32), dict[str, int]()
+        codes, code_of_name = np.empty(len(self), dtype=np.int32), dict[str, int]()
         for start, stop in self.chunks():
             column = self._column(self.column_mapping[self.task.label], start, stop)
             try:
@@ -204,125 +204,132 @@ class Rows:
                     f"The label column '{self.column_mapping[self.task.label]}' of '{self.source}' holds "
                     f"{column.type}; a label is text or a number."
                 ) from None
-            found = ["" if name is None else _as_text(name) for name in column.dictionary.to_pylist()]
-            local = np.array(
-                [names.setdefault(name, len(names)) for name in found] + [names.setdefault("", len(names))]
-            )
-            indices = pc.fill_null(column.indices, len(found)).to_numpy(zero_copy_only=False)
-            codes[start:stop] = local[indices]
-        naming = self._naming(list(names))
-        return np.array([naming[name] for name in names], dtype=np.int16)[codes]
+            names = ["" if name is None else _to_text(name) for name in column.dictionary.to_pylist()]
+            chunk_codes = [code_of_name.setdefault(name, len(code_of_name)) for name in [*names, ""]]  # last: null
+            indices = pc.fill_null(column.indices, len(names)).to_numpy(zero_copy_only=False)
+            codes[start:stop] = np.array(chunk_codes)[indices]
+        label_of_name = self._match_labels(list(code_of_name))
+        return np.array([label_of_name[name] for name in code_of_name], dtype=np.int16)[codes]
 
-    def _naming(self, found: Sequence[str]) -> dict[str, int]:
-        """Which of the task's namings of the labels (its own, or an alias list) the data uses."""
-        own = self.task.labels
-        namings = [own, *self.task.aliases]
-        known = {name for names in namings for name in names}
-        plain = {name: name if name in known else re.sub(r"\.0+$", "", name) for name in found}  # 1.0 is 1
-        values = [plain[name] for name in found if name not in UNLABELED or name in own]
-        fitting = [names for names in namings if set(values) <= set(names)]
-        if not fitting:
-            unknown = [name for name in values if name not in own]
+    def _match_labels(self, data_names: Sequence[str]) -> dict[str, int]:
+        """The index in `task.labels` of each label name in the data: the task's own names, or one list of aliases."""
+        labels = self.task.labels
+        name_lists = [labels, *self.task.aliases]
+        task_names = {name for names in name_lists for name in names}
+        normalized = {name: name if name in task_names else re.sub(r"\.0+$", "", name) for name in data_names}  # 1.0: 1
+        values = [normalized[name] for name in data_names if name not in UNLABELED or name in labels]
+        matching = [names for names in name_lists if set(values) <= set(names)]
+        if not matching:
+            unknown = [name for name in values if name not in labels]
             raise DataError(
                 f"The data '{self.source}' has the label {quoted(unknown, 5)}, which the task does not know"
-                f"{did_you_mean(unknown[0], own)}; its labels are {quoted(own)}."
+                f"{did_you_mean(unknown[0], labels)}; its labels are {quoted(labels)}."
             )
-        places = {tuple(names.index(value) for value in values) for names in fitting}
-        if values and len(places) > 1:
+        readings = {tuple(names.index(value) for value in values) for names in matching}
+        if values and len(readings) > 1:
             self.warnings.append(
-                f"The labels {quoted(sorted(values), 5)} of '{self.source}' fit {quoted(fitting[0], 5)} as well as "
-                f"{quoted(fitting[1], 5)}; the first is taken. If that is wrong, change 'aliases' in the task."
+                f"The labels {quoted(sorted(values), 5)} of '{self.source}' fit {quoted(matching[0], 5)} as well as "
+                f"{quoted(matching[1], 5)}; the first is taken. If that is wrong, change 'aliases' in the task."
             )
-        chosen = fitting[0]
-        return {name: chosen.index(plain[name]) if plain[name] in values else NO_LABEL for name in found}
+        names = matching[0]
+        return {name: names.index(value) if value in values else NO_LABEL for name, value in normalized.items()}
 
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> Rows:
-        """These rows alone; their ids stay what they were."""
+        """The rows with these indices, in this order; they keep their ids."""
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not -1 < rows.min() <= rows.max() < len(self):
             raise IndexError(f"There are {len(self)} rows, and rows {rows.min()} to {rows.max()} were asked for.")
-        picked = copy.copy(self)
-        picked._forget("labels", "digest")
-        picked._whole = (self, rows) if self._whole is None else (self._whole[0], self._whole[1][rows])
-        return picked
+        selected = copy.copy(self)
+        selected._drop_cached("labels", "digest")
+        all_rows, indices = (self, rows) if self._selection is None else (self._selection[0], self._selection[1][rows])
+        selected._selection = all_rows, indices
+        return selected
 
     def with_task(self, task: Task) -> Rows:
-        """The same rows for another version of their task."""
+        """The same rows for another version of the task, such as one with other line breaks."""
         if task == self.task:
             return self
-        seen = copy.copy(self)
-        seen.task = task
-        seen._forget("digest")
-        return seen
+        rows = copy.copy(self)
+        rows.task = task
+        rows._drop_cached("digest")
+        return rows
 
-    def _forget(self, *names: str) -> None:
-        """Let go of what was worked out for the rows that these were copied from."""
+    def _drop_cached(self, *names: str) -> None:
+        """Remove cached properties of the rows that these were copied from, and the fingerprints."""
+        self._fingerprints = None
         for name in names:
             self.__dict__.pop(name, None)
 
     def fingerprints(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint64]:
-        """A 64-bit hash of each row's text, to find the same row in another set."""
+        """A 64-bit hash of each row's text, to recognise a row in another set; those of a file are computed once."""
+        stop = len(self) if stop is None else stop
+        all_rows, indices = (self, np.arange(start, stop)) if self._selection is None else self._selection
+        if all_rows._fingerprints is not None and all_rows.task == self.task:
+            return all_rows._fingerprints[indices if self._selection is None else indices[start:stop]]
+        hashes = np.empty(stop - start, dtype=np.uint64)
+        for first, last in self.chunks(first=start, last=stop):
+            hashes[first - start : last - start] = self._hash_texts(first, last)
+        if self._selection is None and len(hashes) == len(self):
+            self._fingerprints = hashes
+        return hashes
+
+    def _hash_texts(self, start: int, stop: int) -> NDArray[np.uint64]:
         import pandas as pd
 
-        stop = len(self) if stop is None else stop
-        hashes = np.empty(stop - start, dtype=np.uint64)
-        for first in range(start, stop, CHUNK_ROWS):
-            last = min(first + CHUNK_ROWS, stop)
-            columns = {field: self.texts(field, first, last) for field in self.task.fields}
-            found = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
-            hashes[first - start : last - start] = found
+        columns = {field: self.texts(field, start, stop) for field in self.task.fields}
+        hashes: NDArray[np.uint64] = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
         return hashes
 
     @cached_property
     def digest(self) -> str:
-        """A short hash of all rows' texts, in their order: of `{"texts": [FINGERPRINT, ...]}`, a stretch at a time."""
-        found = hashlib.sha256(b'{"texts": [')
+        """A short hash of all rows' texts, in order: SHA-256 of the JSON text `{"texts": [FINGERPRINT, ...]}`."""
+        fingerprints = self.fingerprints()
+        sha = hashlib.sha256(b'{"texts": [')
         for start, stop in self.chunks():
-            before = ", " if start else ""
-            found.update((before + ", ".join(map(str, self.fingerprints(start, stop).tolist()))).encode())
-        found.update(b"]}")
-        return found.hexdigest()[:16]
+            separator = ", " if start else ""
+            sha.update((separator + ", ".join(map(str, fingerprints[start:stop].tolist()))).encode())
+        sha.update(b"]}")
+        return sha.hexdigest()[:16]
 
     def excluding(self, *others: Rows) -> Rows:
-        """The rows whose text stands in none of the others: D must hold neither T nor the test set."""
-        taken = np.unique(np.concatenate([other.fingerprints() for other in others])) if others else np.array([])
-        keep = np.ones(len(self), dtype=bool)
-        for start, stop in self.chunks() if len(taken) else ():
-            hashes = self.fingerprints(start, stop)
-            place = np.minimum(np.searchsorted(taken, hashes), len(taken) - 1)
-            keep[start:stop] = taken[place] != hashes
+        """The rows whose text is in none of the other sets: D must contain neither T nor the test set."""
+        if not others:
+            return self
+        keep = ~np.isin(self.fingerprints(), np.concatenate([other.fingerprints() for other in others]))
         return self if keep.all() else self.select(np.flatnonzero(keep))
 
 
-def _picked(table: Dataset, rows: NDArray[np.int64]) -> Any:
-    """These rows of a table; where they lie close together all between are read, since picking is slow, row by row."""
+def _take(dataset: Dataset, rows: NDArray[np.int64]) -> Any:
+    """These rows as an Arrow table; rows that are close together are sliced from one range, which is faster."""
     import pyarrow as pa
 
     first, last = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
     if last - first <= 2 * len(rows):
-        return table[first:last].take(pa.array(rows - first))
-    return table.select(rows)[:]
+        return dataset[first:last].take(pa.array(rows - first))
+    return dataset.select(rows)[:]
 
 
 def clean_texts(column: Any, task: Task) -> list[str]:
-    """Texts of an Arrow column as models read them: a line break, as the task writes it, is a space."""
+    """The texts of an Arrow column, trimmed; line breaks, also as the task writes them, become spaces."""
     import pyarrow.compute as pc
 
-    for written in task.line_breaks:
-        column = pc.replace_substring(column, written, " ")
+    for line_break in task.line_breaks:
+        column = pc.replace_substring(column, line_break, " ")
     column = pc.replace_substring_regex(column, r"[ \t]*[\r\n]+[ \t]*", " ")
     texts: list[str] = pc.utf8_trim_whitespace(column).to_pylist()
     return texts
 
 
-def _plain(column: Any) -> Any:
+def _parse_json(column: Any) -> Any:
+    """JSON values as text."""
     import pyarrow as pa
 
     values = [None if text is None else json.loads(text) for text in column.to_pylist()]
-    return pa.array([None if value is None else _as_text(value) for value in values], pa.string())
+    return pa.array([None if value is None else _to_text(value) for value in values], pa.string())
 
 
-def _as_text(value: object) -> str:
+def _to_text(value: object) -> str:
+    """A value as text; a number with a zero fraction is written without it."""
     if isinstance(value, float) and (value != value or value.is_integer()):
         return str(int(value)) if value == value else ""
     return str(value).strip()
@@ -330,30 +337,30 @@ def _as_text(value: object) -> str:
 
 def read_rows(source: str | Path, task: Task, column_mapping: Mapping[str, str] | None = None) -> Rows:
     """The rows of a file, a folder of shards or a hub data set (`NAME@SPLIT`), for this task."""
-    asked = dict(column_mapping or {})
-    needed = [asked.get(field, field) for field in task.fields if field not in task.optional]
-    return Rows(open_data(source, task.columns, needed), task, str(source), asked)
+    mapping = dict(column_mapping or {})
+    required = [mapping.get(field, field) for field in task.fields if field not in task.optional]
+    return Rows(open_data(source, task.columns, required), task, str(source), mapping)
 
 
 def few_shot(rows: Rows, examples: int, seed: int | None = None) -> Rows:
     """The training set T of the paper: the first `examples / |L|` rows of each label, in the order of the file.
 
-    A remainder goes one each to the first labels: 10 rows over four labels are 3, 3, 2 and 2. With a `seed` the
+    A remainder goes to the first labels, one row each: 10 rows over four labels are 3, 3, 2 and 2. With a `seed` the
     rows are drawn at random instead.
     """
     if examples < 0:
         raise DataError(f"A training set cannot have {examples} examples; ask for 0 or more.")
     labels = rows.task.labels
-    share, rest = divmod(examples, len(labels))
+    per_label, remainder = divmod(examples, len(labels))
     order = np.arange(len(rows)) if seed is None else np.random.default_rng(seed).permutation(len(rows))
-    chosen = []
-    for number, name in enumerate(labels):
-        wanted = share + (number < rest)
-        found = order[rows.labels[order] == number][:wanted]
-        if len(found) < wanted:
+    selected = []
+    for label, name in enumerate(labels):
+        count = per_label + (label < remainder)
+        candidates = order[rows.labels[order] == label][:count]
+        if len(candidates) < count:
             raise DataError(
-                f"The data '{rows.source}' has {len(found)} rows with the label '{name}', but {examples} examples "
-                f"over {len(labels)} labels need {wanted}; ask for fewer or add rows."
+                f"The data '{rows.source}' has {len(candidates)} rows with the label '{name}', but {examples} examples "
+                f"over {len(labels)} labels need {count}; ask for fewer or add rows."
             )
-        chosen.append(found)
-    return rows.select(np.sort(np.concatenate(chosen)))
+        selected.append(candidates)
+    return rows.select(np.sort(np.concatenate(selected)))

@@ -123,11 +123,11 @@ def test_a_field_may_be_mapped_to_another_column(tmp_path, stars):
         ("d.jsonl", b'{"label": 1, "text": "x"}\n{"label": 2,\n', "cannot be read"),
         ("d.csv", b"label,text\n1,a,b,c\n", "cannot be read"),
         ("d.csv", b"text,text\n1,2\n", "'text' twice"),
-        ("d.txt", b"hello", "of no known kind"),
-        ("d.csv.gz", b"label,text\n1,x\n", "not a whole gzip file"),
+        ("d.txt", b"hello", "in no supported format"),
+        ("d.csv.gz", b"label,text\n1,x\n", "not a complete gzip file"),
         ("d.parquet", b"no parquet", "cannot be read"),
         ("d.csv", b"label,text\n1,caf\xc3", "ends in the middle of a character"),
-        ("d.csv.gz", gzip.compress(b"label,text\n1,x\n")[:-9] + b"\0" * 9, "not a whole gzip file"),
+        ("d.csv.gz", gzip.compress(b"label,text\n1,x\n")[:-9] + b"\0" * 9, "not a complete gzip file"),
         ("d.jsonl", b'{"text": "x"}\nnot json\n', "line 2 is not JSON"),
         ("d.jsonl", b'{"text": "x"}\n[1]\n', "cannot be read"),
     ],
@@ -318,3 +318,19 @@ def test_rows_are_sent_to_another_machine_with_their_text_ids_and_labels(tmp_pat
     assert received.labels.tolist() == rows.labels.tolist()
     assert received.digest == rows.digest
     assert received.select([1]).ids() == [3]
+
+
+def test_the_texts_of_a_file_are_hashed_once_for_exclusion_and_digests(tmp_path, stars, monkeypatch):
+    """A file of millions of rows is read for minutes: every pass over it that can be spared counts."""
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"row {n},1\n" for n in range(9)))
+    rows, reads = read_rows(tmp_path / "a.csv", stars), []
+    texts = Rows.texts
+    monkeypatch.setattr(Rows, "texts", lambda self, *args: reads.append(args) or texts(self, *args))
+    fresh = read_rows(tmp_path / "a.csv", stars).select(np.arange(2, 9)).digest
+    reads.clear()
+    kept = rows.excluding(rows.select([0, 1]))
+    assert (kept.row_numbers().tolist(), kept.digest) == (list(range(2, 9)), fresh)
+    assert rows.digest != kept.digest
+    assert len(reads) == 1
+    other = kept.with_task(stars.with_changes(line_breaks=["row"]))
+    assert other.digest != kept.digest

@@ -1,10 +1,9 @@
 """Accuracy on AG's News: supervised training, PET and iPET, with the paper's sizes, data selection and test set.
 
-Every size of T is a process of its own, which trains `--at-once` models at a time; what it does is what `clozify train`
-does. PET and iPET share a run folder, and so M^0. The variable CLOZIFY_AGNEWS_FOLDER names a folder with
-`train_first1000_per_class.csv`, `train_pool.csv` and `test.csv` (headerless: class, title, description). `--held-out
-3000` measures on rows of the pool, evenly spread, which then are not in the pile, and leaves the test rows alone: for
-trying settings out.
+Every size of T runs `clozify.train` in its own process, with `--at-once` models at a time. PET and iPET share a run
+folder, and so M^0. CLOZIFY_AGNEWS_FOLDER names a folder with `train_first1000_per_class.csv`, `train_pool.csv` and
+`test.csv` (headerless: class, title, description). To tune settings without the test rows, `--held-out 3000` evaluates
+on rows of the pool, which then are not used as unlabelled rows.
 
     python benchmarks/accuracy.py --output runs --examples 0,10,50,100 --methods supervised,pet,ipet --model builtin
 """
@@ -31,7 +30,7 @@ PAPER = {  # RoBERTa (large), Table 1: unsupervised mean, supervised, PET, iPET
 
 
 def cell(asked: dict[str, Any], size: int) -> None:
-    """All methods with so many examples; each one's numbers lie in a file of their own."""
+    """Run all methods with `examples` labelled rows; each writes its results to a file."""
     from clozify import train
     from clozify.config.task import load_task
     from clozify.data.rows import read_rows
@@ -64,7 +63,7 @@ def cell(asked: dict[str, Any], size: int) -> None:
 
 
 def numbers(output: str, method: str, size: int) -> dict[str, Any] | None:
-    """What a method reached, where it was run."""
+    """A method's results, if it was run."""
     file = Path(output) / f"{method}-{size}.json"
     found: dict[str, Any] | None = json.loads(file.read_text()) if file.exists() else None
     return found
@@ -79,7 +78,7 @@ def mean(found: dict[str, Any] | None, part: str) -> str:
 
 
 def show(asked: dict[str, Any], sizes: list[int]) -> None:
-    """The table, beside the paper's."""
+    """Print the table with the paper's figures."""
     print(f"AG's News, {asked['model']}, recipe {asked['recipe']} {' '.join(asked['settings'])}")
     columns = (
         "examples | unsupervised, mean (best) | supervised | pairs, min-max | ensemble | PET | iPET ensemble | iPET"
@@ -118,7 +117,7 @@ def main(
     sizes_at_once: Annotated[int, typer.Option(help="Sizes that are run at a time.")] = 1,
     one: Annotated[str | None, typer.Option("--one", hidden=True)] = None,
 ) -> None:
-    """Run the cells asked for and print them as a Markdown table beside the paper's."""
+    """Run the requested cells and print them as a Markdown table with the paper's figures."""
     if not os.environ.get("CLOZIFY_AGNEWS_FOLDER"):
         sys.exit("Set CLOZIFY_AGNEWS_FOLDER to the folder with AG's News' files; see the top of this script.")
     if one:

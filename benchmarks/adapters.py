@@ -1,10 +1,10 @@
 """What do adapters (`--adapter lora`) do to accuracy, time, disk and memory?
 
-The built-in model on its sample data, recipe `quick`, without a pile: members are trained whole and as adapters, in
-turns, each seed and way in a process of its own, with the same labelled rows and test rows. Accuracy is the mean of the
-members and of their ensembles; a step's time is the median over members; memory is the process' greatest. Then steps
-and scoring are timed in turns in one process by the processor's own time, which other work on the machine changes least
-(--rounds 0 leaves it out, --seeds 0 does nothing else).
+The built-in model on its sample data, recipe `quick`, without unlabelled rows: members are fully fine-tuned and trained
+as adapters, alternately, each in its own process, with the same labelled and test rows. Accuracy is the mean of the
+members and of their ensembles; a step's time is the median over members; memory is the process' peak. Then steps and
+scoring are timed alternately in one process, in CPU time, which other work on the machine affects least (--rounds 0
+skips this, --seeds 0 skips the rest).
 
     python benchmarks/adapters.py [--seeds 3] [--patterns 2] [--examples 42] [--test 200] [--rounds 5] [--set ...]
 """
@@ -26,7 +26,7 @@ import typer
 
 
 def measure(settings: list[str], patterns: int, examples: int, test: int) -> dict[str, Any]:
-    """One run: accuracies, seconds a step of each member, bytes a member, and the greatest memory."""
+    """One run's accuracies, seconds per step of each member, bytes per member, and peak memory."""
     from clozify import train
     from clozify.config.task import load_task
     from clozify.data.rows import few_shot, read_rows
@@ -57,7 +57,7 @@ def _peak() -> float:
 
 
 def in_turns(rounds: int, settings: list[str]) -> None:
-    """Print the processor's time of a step and of scoring a row, whole and with an adapter."""
+    """Print the CPU time of a step and of scoring a row, fully fine-tuned and with an adapter."""
     from clozify.config.task import load_task
     from clozify.data.rows import few_shot, read_rows
     from clozify.methods.finetune import finetune
@@ -108,7 +108,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How often steps are timed by the processor's own time.")] = 5,
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe, for both.")] = None,
 ) -> None:
-    """Print a line for each way, and what adapters change."""
+    """Print a line for each, and the differences."""
     if rounds:
         in_turns(rounds, settings or [])
     if not seeds:

@@ -1,7 +1,7 @@
-"""On a CPU: one model at a time with all threads, or several at a time with fewer each (`--at-once`)?
+"""Is it faster on a CPU to train one model at a time with all threads, or several with fewer threads (`--at-once`)?
 
-Whole runs of the built-in model on its sample data, in turns, each in a process of its own; the time is that of
-`clozify.train`, its processes' start included. Machines are noisy: the ratio is one of medians, over several rounds.
+Whole runs of the built-in model on its sample data, alternately, each in its own process. The time is that of
+`clozify.train`, including the start of its processes; the ratio is that of the medians over several rounds.
 
     python benchmarks/cpu.py [--at-once 2] [--members 6] [--steps 20] [--rounds 3]
 """
@@ -22,7 +22,7 @@ import typer
 
 
 def measure(at_once: int, members: int, steps: int) -> tuple[float, int]:
-    """Seconds of a run with so many models at a time, and the threads that there are."""
+    """Seconds of a run with `at_once` models at a time, and the number of threads."""
     import torch
 
     from clozify import train

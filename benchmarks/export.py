@@ -1,8 +1,7 @@
-"""How fast, how large and how true is an export?
+"""How fast, how large and how accurate are ONNX exports?
 
-Takes the classifier of a run of the sample task, or makes one in a moment: the built-in model with a head fitted
-to the labelled rows. Exports it to ONNX in 32 and in 8 bits and lets all three label the sample's test rows in
-turn, in one run on this machine.
+Takes the classifier of a run of the sample task, or the built-in model with a head fitted to the labelled rows, exports
+it to ONNX in 32 and in 8 bits, and labels the sample's test rows with all three, alternately, in one process.
 
     python benchmarks/export.py [--rows 400] [--repeats 3] [--run DIR]
 """
@@ -29,7 +28,7 @@ from clozify.models.classifier import Classifier, load_classifier, new_classifie
 
 
 def fitted(task: Task) -> Classifier:
-    """The built-in model, its head fitted to the labelled rows by logistic regression, the rest left as it is."""
+    """The built-in model, with its head fitted to the labelled rows by logistic regression."""
     torch.manual_seed(0)
     classifier = new_classifier("builtin", task, load_recipe("quick", []), "cpu")
     head, seen = classifier.model.classifier, list[torch.Tensor]()
@@ -52,7 +51,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="How often each is timed; the median counts.")] = 3,
     run: Annotated[Path | None, typer.Option(help="A finished run of the task 'debian'.")] = None,
 ) -> None:
-    """Print rows a second, size, agreement and accuracy of each."""
+    """Print rows per second, size, agreement and accuracy of each."""
     task = load_task("debian")
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "classifier" if run is None else run / "classifier"

@@ -1,8 +1,8 @@
-"""Where a training step's time goes on a GPU, and labelling's: milliseconds and kernels, by what the kernels do.
+"""Where the time of training steps and labelling goes on a GPU: milliseconds and number of kernels by kind.
 
-Fine-tuning and distillation steps as a run takes them, replayed as CUDA graphs, on rows of Yelp (the file that
-CLOZIFY_YELP names); steps 51 to 100 are looked at by PyTorch's profiler. Weights are random, since speed does not
-depend on them. The time by the clock, without the profiler, stands beside the kernels' sum.
+Profiles steps 51 to 100 of fine-tuning and distillation, as a run takes them, with PyTorch's profiler, on rows of Yelp
+(the file that CLOZIFY_YELP names; else sample text cut to Yelp's lengths). Weights are random, since speed does not
+depend on them. The wall-clock time without the profiler is printed with the sum over kernels.
 
     CLOZIFY_YELP=test.csv python benchmarks/kernels.py [--shape roberta-large] [--names 3]
 """
@@ -41,7 +41,7 @@ GROUPS = {  # the first that a kernel's name fits
     "attention": r"flash",
     "the optimizer": r"adam|Adam",
     "gradient norm, clipping, copies between float32 and bf16": r"multi_tensor|lpnorm|LpNorm|NormTwoOps",
-    "ends of sublayers: bias, dropout, residual sum, layer norm": r"^(forward|backward|sum)_kernel",
+    "fused bias, dropout, residual sum, layer norm": r"^(forward|backward|sum)_kernel",
     "layer norms": r"layer_norm|LayerNorm|GammaBeta",
     "dropout": r"dropout|masked_scale",
     "GELU": r"[gG]elu",
@@ -55,41 +55,41 @@ FIRST, LAST = 50, 100
 
 
 def group_of(kernel: str) -> str:
-    """What a kernel does, by its name."""
-    return next((group for group, pattern in GROUPS.items() if re.search(pattern, kernel)), "the rest")
+    """The group of a kernel, by its name."""
+    return next((group for group, pattern in GROUPS.items() if re.search(pattern, kernel)), "other")
 
 
-def looked_at(what: str, work: Callable[[int, Monitor], Any], names: int) -> None:
-    """Time steps without the profiler, then look at some with it, and print both."""
+def profile_steps(title: str, work: Callable[[int, Monitor], Any], names: int) -> None:
+    """Time steps without the profiler, then profile some, and print both."""
     clock: dict[int, float] = {}
 
-    def at(step: int, _: float) -> None:
+    def record_time(step: int, _: float) -> None:
         torch.cuda.synchronize()
         clock[step] = time.perf_counter()
 
-    work(300, Monitor(on_step=at))
+    work(300, Monitor(on_step=record_time))
     by_clock = 1000 * (clock[300] - clock[100]) / 200
     profiler = profile(activities=[ProfilerActivity.CUDA])
 
-    def switch(step: int, _: float) -> None:
+    def switch_profiler(step: int, _: float) -> None:
         torch.cuda.synchronize()
         if step == FIRST:
             profiler.start()
         elif step == LAST:
             profiler.stop()
 
-    work(LAST, Monitor(on_step=switch))
-    show(what, profiler, LAST - FIRST, by_clock, names)
+    work(LAST, Monitor(on_step=switch_profiler))
+    print_kernels(title, profiler, LAST - FIRST, by_clock, names)
 
 
-def show(what: str, profiler: profile, times: float, by_clock: float, names: int) -> None:
-    """Print the kernels' milliseconds by group, and the longest of every group."""
+def print_kernels(title: str, profiler: profile, times: float, by_clock: float, names: int) -> None:
+    """Print the kernels' milliseconds by group, and the slowest kernels of every group."""
     kernels = [event for event in profiler.key_averages() if event.device_type == DeviceType.CUDA]
     milliseconds, count = Counter[str](), Counter[str]()
     for event in kernels:
         milliseconds[group_of(event.key)] += event.self_device_time_total / 1000 / times
         count[group_of(event.key)] += event.count / times
-    print(f"\n{what}: {by_clock:.2f} ms, of them {milliseconds.total():.2f} in {count.total():.0f} kernels\n")
+    print(f"\n{title}: {by_clock:.2f} ms, of them {milliseconds.total():.2f} in {count.total():.0f} kernels\n")
     print("| kernels | ms | number |\n|---|---|---|")
     for group, spent in milliseconds.most_common():
         print(f"| {group} | {spent:.2f} | {count[group]:.0f} |")
@@ -101,13 +101,13 @@ def show(what: str, profiler: profile, times: float, by_clock: float, names: int
 
 
 def main(
-    shape: Annotated[str, typer.Option(help="Which shape.")] = "roberta-large",
-    rows: Annotated[int, typer.Option(help="Rows of the pile.")] = 2500,
-    names: Annotated[int, typer.Option(help="Kernels named of every group, on standard error.")] = 0,
+    shape: Annotated[str, typer.Option(help="The model's shape.")] = "roberta-large",
+    rows: Annotated[int, typer.Option(help="Unlabelled rows.")] = 2500,
+    names: Annotated[int, typer.Option(help="Kernels to name of every group, on standard error.")] = 0,
 ) -> None:
-    """Print where the time of a fine-tuning step goes, of labelling 1,000 rows, and of a distillation step."""
+    """Print the kernels of a fine-tuning step, of labelling 1,000 rows, and of a distillation step."""
     if not torch.cuda.is_available():
-        sys.exit("There is no GPU here to look at.")
+        sys.exit("This needs a CUDA device.")
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
     data, accelerator, base = sample(rows, "yelp-full"), Accelerator(mixed_precision="bf16"), load_recipe("paper")
@@ -129,9 +129,9 @@ def main(
         setup = TrainingSetup(settings, seed_everything(0), accelerator, monitor)
         finetune(model, question.words[0], encoded, truth, encoded, setup)
 
-    looked_at("a fine-tuning step", fine_tune, names)
+    profile_steps("a fine-tuning step", fine_tune, names)
 
-    questions.keep(model, data)  # a run tokenises its pile once for all members
+    questions.keep(model, data)  # a run tokenises its unlabelled rows once for all members
     list(score_rows(model, questions, data))
     torch.cuda.synchronize()
     began = time.perf_counter()
@@ -139,7 +139,7 @@ def main(
     by_clock = time.perf_counter() - began
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         list(score_rows(model, questions, data))
-    show("labelling 1,000 rows", profiler, rows / 1000, 1e6 * by_clock / rows, names)
+    print_kernels("labelling 1,000 rows", profiler, rows / 1000, 1e6 * by_clock / rows, names)
 
     classifier = Classifier(
         transformers.RobertaForSequenceClassification(config).to(accelerator.device), tokenizer, data.task, 256
@@ -150,7 +150,7 @@ def main(
         settings = base.with_settings([f"distill.max_steps={steps}"]).distill
         distill(classifier, pile, soft, TrainingSetup(settings, np.random.default_rng(0), accelerator, monitor))
 
-    looked_at("a distillation step", distilled, names)
+    profile_steps("a distillation step", distilled, names)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Does memory grow with the number of rows?
 
-A tiny model scores files of short rows, each file in a process of its own; the peak of the resident memory beyond
-what the process had once the model was loaded is printed for each.
+A tiny model scores files of short rows, each file in its own process. Printed is the peak of the resident memory above
+what the process used after loading the model.
 
     python benchmarks/memory.py [--rows 10000,100000,1000000]
 """
@@ -30,7 +30,7 @@ bad = "bad"
 
 
 def score(data: Path, folder: Path) -> tuple[float, float]:
-    """(MiB beyond the model, seconds) of scoring one file."""
+    """(MiB above the loaded model, seconds) of scoring one file."""
     import transformers
 
     from clozify.config.task import parse_task
@@ -52,18 +52,20 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def main(rows: Annotated[str, typer.Option(help="Sizes, with commas between them.")] = "10000,100000,1000000") -> None:
+def main(
+    rows: Annotated[str, typer.Option(help="Row counts, separated by commas.")] = "10000,100000,1000000",
+) -> None:
     """Print the memory and the time for each number of rows."""
     context = multiprocessing.get_context("spawn")
     for count in map(int, rows.split(",")):
         with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, mp_context=context) as pool:
             data = Path(name) / "rows.jsonl"
             with data.open("w") as file:
-                for number in range(count):
-                    label = "good" if number % 2 else "bad"
-                    file.write(json.dumps({"text": f"row {number} of a pile of short texts", "label": label}) + "\n")
+                for index in range(count):
+                    label = "good" if index % 2 else "bad"
+                    file.write(json.dumps({"text": f"row {index} of a pile of short texts", "label": label}) + "\n")
             extra, seconds = pool.submit(score, data, Path(name)).result()
-        print(f"{count:>10,} rows: {extra:,.0f} MiB beyond the model, {seconds:,.0f} s, {count / seconds:,.0f} rows/s")
+        print(f"{count:>10,} rows: {extra:,.0f} MiB above the model, {seconds:,.0f} s, {count / seconds:,.0f} rows/s")
 
 
 if __name__ == "__main__":

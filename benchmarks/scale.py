@@ -1,14 +1,13 @@
-"""Do time and memory of a whole run grow with the pile?
+"""Do time and memory of a whole run grow with the number of unlabelled rows?
 
-A really tiny model goes through PET and iPET's draw over piles of short rows: reading, fingerprints and overlap, two
-members that are trained and score the pile, the draw, the soft labels, a classifier trained on them. Each pile has a
-process of its own. Printed are each stage's seconds of computing (of all threads, so that other work on the machine
-does not count) and its peak of memory beyond what the process had once the model was loaded. Batches are larger than
-usual: with such a model all the time would go to starting them.
+A very small model runs PET and iPET's draw on short rows: reading, hashing, overlap, two members that are trained and
+score the unlabelled rows, the draw, the soft labels, a classifier trained on them. Each number of rows has its own
+process. Printed are each stage's CPU seconds (of all threads) and its peak memory above that of the loaded model.
+Batches are larger than usual, since with such a small model the overhead per batch would dominate.
 
-Memory is what belongs to the process alone (RssAnon in /proc/self/status, looked at a hundred times a second). Pages
-of files that are mapped, such as the rows, the tokens and the scores, are not counted: the system takes them back
-when somebody else needs the room. `mapped` is the most of them that was there at a time.
+Memory is the process' anonymous memory (RssAnon in /proc/self/status, read a hundred times per second). Pages of
+memory-mapped files, such as the rows, the tokens and the scores, are not counted, since the system can evict them;
+`mapped` is their peak.
 
     python benchmarks/scale.py [--rows 10000,100000,1000000,10000000] [--members 1] [--scores float16] [--folder DIR]
 """
@@ -51,7 +50,7 @@ SHARD = 250_000  # rows a file
 
 
 def make_model(folder: Path) -> Path:
-    """A model of one layer, sixteen numbers a token, and a vocabulary that holds the rows' words alone."""
+    """A model with one layer, hidden size 16, and a vocabulary of the rows' words only."""
     import torch
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -99,7 +98,7 @@ def make_rows(folder: Path, rows: int) -> Path:
 
 
 class Memory:
-    """The process's memory, looked at again and again by a thread; every stage knows its own peak."""
+    """Samples the process' memory in a thread and records the peak of every stage."""
 
     def __init__(self) -> None:
         self.peak = self.mapped = 0.0
@@ -122,7 +121,7 @@ class Memory:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time what happens here, and note its peak."""
+        """Record the time and the peak memory of a block."""
         self.peak = self.now()[0]
         began = time.process_time()
         yield
@@ -130,7 +129,7 @@ class Memory:
 
 
 def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[str, Any]:
-    """Each stage's seconds and MiB, for one pile."""
+    """Each stage's seconds and MiB, for one number of rows."""
     import datasets
 
     datasets.config.HF_DATASETS_CACHE = str(folder / "cache")

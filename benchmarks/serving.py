@@ -1,11 +1,11 @@
-"""How much does the server gain by batching, and does it stand a mixed crowd?
+"""How much does batching speed up the server, and does it answer mixed requests correctly under load?
 
 Starts `clozify serve` as a process with an untrained classifier of the built-in model's shape (speed does not depend on
-the weights) and asks it for rows of the sample data:
+the weights) and sends it rows of the sample data:
 
-- one client that asks for one row at a time, against many clients at once: answers a second, and the ratio;
-- thousands of requests, good and bad ones mixed: every good one must get the answer that the classifier gives by
-  itself, every bad one a 4xx; the server's memory before, on the way and after.
+- one client that sends one row at a time, against many clients at once: answers per second, and the ratio;
+- thousands of valid and invalid requests: every valid one must get the classifier's answer, every invalid one a 4xx;
+  the server's memory before, during and after.
 
     python benchmarks/serving.py [--clients 48] [--seconds 15] [--requests 10000] [--folder EXPORT]
 """
@@ -64,13 +64,13 @@ BAD: list[tuple[bytes, dict[str, str]]] = [
 
 
 class Client:
-    """One connection, kept as long as it lasts."""
+    """A client with one persistent connection."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
     def compile_task(self, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
-        """Status and content."""
+        """The response's status and content."""
         self._connection.request("POST", "/predict", body, headers)
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read())
@@ -78,7 +78,7 @@ class Client:
 
 @contextmanager
 def server(folder: Path) -> Iterator[int]:
-    """The command as a process; yields its port."""
+    """Run the server as a process; yields its port."""
     command = [sys.executable, "-m", "clozify", "serve", str(folder), "--port", "0", "--timeout", "120"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
@@ -97,7 +97,7 @@ def body_of(rows: list[dict[str, str]]) -> bytes:
 
 
 def throughput(port: int, bodies: list[bytes], clients: int, seconds: float) -> float:
-    """Answers a second with so many clients, each of which asks for one row at a time."""
+    """Answers per second with this number of clients, each of which sends one row at a time."""
     stop = time.monotonic() + seconds
     counts = [0] * clients
 
@@ -117,7 +117,7 @@ def throughput(port: int, bodies: list[bytes], clients: int, seconds: float) -> 
 
 
 def memory_of(port: int) -> float:
-    """The bytes that the server holds in memory, as it says itself."""
+    """The server's memory in bytes, by its own metrics."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("GET", "/metrics")
     found = re.search(r"^process_resident_memory_bytes (\S+)", connection.getresponse().read().decode(), re.MULTILINE)
@@ -133,7 +133,7 @@ def crowd(
     clients: int,
     tell: Callable[[], None],
 ) -> Counter[str]:
-    """Good and bad requests, mixed; how each kind ended."""
+    """Send valid and invalid requests; returns the number of each outcome."""
     found: Counter[str] = Counter()
     numbers, lock = iter(range(requests)), threading.Lock()
     labels = load_task("debian").labels

@@ -1,8 +1,8 @@
-"""What choosing rows to label is worth: suggest-and-train against random choice, on the sample data.
+"""Does `clozify suggest` choose better rows to label than random choice? On the sample data.
 
-Both start from the same few labelled rows. A round trains PET's patterns, chooses rows of the pile (by `clozify
-suggest`, or at random), looks their labels up, and adds them. Measured is the ensemble's accuracy on a part of the test
-rows; the pile is another part of them, since its labels must be known and its labels as unequally frequent as in life.
+Both start from the same few labelled rows. A round trains PET's members, chooses unlabelled rows (by `clozify suggest`
+or at random) and adds them with their true labels. Measured is the ensemble's accuracy on some of the test rows; the
+unlabelled rows are others of them, whose labels are available and as unbalanced as in practice.
 
     python benchmarks/suggest.py --output runs/suggest --rounds 3 --seeds 3
 """
@@ -28,7 +28,7 @@ def frame(rows: Any, names: list[str]) -> pd.DataFrame:
 
 
 def numbers(place: Path, labeled: Path, asked: dict[str, Any], seed: int) -> dict[str, float]:
-    """Train the patterns on a file of labelled rows; the run stays for suggesting."""
+    """Train on a file of labelled rows; the run is kept for suggesting."""
     from clozify import load_task, train
 
     task = load_task("debian")
@@ -47,7 +47,7 @@ def numbers(place: Path, labeled: Path, asked: dict[str, Any], seed: int) -> dic
 
 
 def course(choice: str, seed: int, asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """One learning curve: rounds of training and choosing."""
+    """One learning curve: rounds of training and choosing rows."""
     from clozify.inference.suggest import suggest
 
     output = asked["output"]

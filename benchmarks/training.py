@@ -1,12 +1,12 @@
-"""How much faster are a training step, labelling and a distillation step than the straightforward way?
+"""How much faster are clozify's training steps and labelling than a straightforward implementation?
 
-In one run on this machine, with the same weights (random: speed does not depend on them) and rows of the lengths of
-AG's News (its own rows where CLOZIFY_AGNEWS names its test file) or Yelp's own (CLOZIFY_YELP):
+Both run in one process, with the same weights (random, since speed does not depend on them) and rows of AG's News or
+Yelp (the test files that CLOZIFY_AGNEWS and CLOZIFY_YELP name; else sample text cut to their lengths):
 
 - straightforward: float32, every sequence padded to 256, logits over the vocabulary at every position; a step is 4
-  micro-batches of 1 labelled and 3 unlabelled rows, each kind in a forward pass of its own; labelling in batches of 8;
-- clozify: the package's own steps as a run takes them. One forward pass a step, the head only at the cloze slot and at
-  masked tokens; labelling in length-sorted batches; on a GPU in bf16.
+  micro-batches of 1 labelled and 3 unlabelled rows, each in its own forward pass; labelling in batches of 8;
+- clozify: the steps of a run. One forward pass per step, the head only at the mask and at masked tokens; labelling in
+  batches sorted by length; on a GPU in bf16.
 
     python benchmarks/training.py [--steps 2] [--shape roberta-base] [--task agnews]
 """
@@ -41,7 +41,7 @@ from clozify.training.optim import make_optimizer
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """How long it takes, the device's own work included."""
+    """The seconds that a function takes, until the device has finished."""
     began = time.perf_counter()
     work()
     if torch.cuda.is_available():
@@ -58,8 +58,8 @@ def padded(batch: Batch, pad_id: int, device: torch.device) -> dict[str, torch.T
     }
 
 
-def one_after_another(module: Any, recipe: Recipe, steps: int, backward: Callable[[], None]) -> None:
-    """Steps as the straightforward way takes them: backward, clipped gradients, the optimizer."""
+def train_straightforward(module: Any, recipe: Recipe, steps: int, backward: Callable[[], None]) -> None:
+    """Straightforward training steps: backward, gradient clipping, the optimizer."""
     optimizer = make_optimizer(module, recipe.finetune)
     module.train()
     for _ in range(steps):
@@ -76,9 +76,9 @@ def compare(what: str, slow: float, fast: float) -> None:
 
 
 def main(
-    steps: Annotated[int, typer.Option(help="Steps timed, of the straightforward way at most 40.")] = 3,
-    shape: Annotated[str, typer.Option(help="Which shape.")] = "roberta-base",
-    task: Annotated[str, typer.Option(help="Whose rows: agnews or yelp-full.")] = "agnews",
+    steps: Annotated[int, typer.Option(help="Timed steps; at most 40 of the straightforward way.")] = 3,
+    shape: Annotated[str, typer.Option(help="The model's shape.")] = "roberta-base",
+    task: Annotated[str, typer.Option(help="The task whose rows are used: agnews or yelp-full.")] = "agnews",
     rows: Annotated[int, typer.Option(help="Rows to label; the straightforward way labels every sixteenth.")] = 128,
 ) -> None:
     """Print the ratio for a fine-tuning step, for labelling and for a distillation step."""
@@ -129,7 +129,7 @@ def main(
             mlm = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
             ((1 - base.finetune.alpha) * ce + base.finetune.alpha * mlm).div(4).backward()  # type: ignore[no-untyped-call]
 
-    few = encoded  # the same rows serve as T and as the pile
+    few = encoded  # the same rows serve as T and D
     truth_of_rows = rng.integers(0, labels, rows).astype(np.int16)
 
     def fast_steps(count: int) -> None:
@@ -139,8 +139,8 @@ def main(
 
     fast_steps(2)
     fast = seconds_of(lambda: fast_steps(steps)) / steps
-    one_after_another(model.model, base, 1, slow_step)
-    slow = seconds_of(lambda: one_after_another(model.model, base, few_steps, slow_step)) / few_steps
+    train_straightforward(model.model, base, 1, slow_step)
+    slow = seconds_of(lambda: train_straightforward(model.model, base, few_steps, slow_step)) / few_steps
     compare("a fine-tuning step", slow, fast)
 
     sixteenth = data.select(np.arange(0, rows, 16))
@@ -150,11 +150,11 @@ def main(
     def label() -> None:
         list(score_rows(model, questions, data))
 
-    questions.keep(model, data)  # a run tokenises its pile once for all members
+    questions.keep(model, data)  # a run tokenises its unlabelled rows once for all members
     label()
     fast = seconds_of(label) / rows
     compare("labelling a row", slow, fast)
-    print(f"rows a second: straightforward {1 / slow:,.1f}, clozify {1 / fast:,.1f}")
+    print(f"rows per second: straightforward {1 / slow:,.1f}, clozify {1 / fast:,.1f}")
 
     classifier = Classifier(transformers.RobertaForSequenceClassification(config).to(device), tokenizer, data.task, 256)
     pile = classifier.encode(data)
@@ -173,8 +173,8 @@ def main(
 
     fast_distill(2)
     fast = seconds_of(lambda: fast_distill(steps)) / steps
-    one_after_another(classifier.model, base, 1, slow_distill)
-    slow = seconds_of(lambda: one_after_another(classifier.model, base, few_steps, slow_distill)) / few_steps
+    train_straightforward(classifier.model, base, 1, slow_distill)
+    slow = seconds_of(lambda: train_straightforward(classifier.model, base, few_steps, slow_distill)) / few_steps
     compare("a distillation step", slow, fast)
 
 

@@ -1,11 +1,11 @@
-"""Several members at once on one GPU: fine-tuning steps a second, of one process and of several together.
+"""Several models trained at a time on one GPU: fine-tuning steps per second of one process and of several.
 
-Every process fine-tunes a model of its own on AG's News' rows, or Yelp's (CLOZIFY_YELP), 1 + 3 rows times 4 a step, as
-a member is trained; all begin together, and what is counted are the steps after the first 100. Weights are random,
-since speed does not depend on them. On a GPU several processes run with NVIDIA's MPS, as `--at-once` starts it, and
-without, taking turns.
+Every process fine-tunes its own model on rows of AG's News or Yelp (CLOZIFY_YELP), as an ensemble member is trained: 4
+micro-batches of 1 labelled and 3 unlabelled rows per step. All start at the same time, and the first 100 steps are not
+counted. Weights are random, since speed does not depend on them. On a GPU the processes run with NVIDIA's MPS, which
+`--at-once` starts, and without it.
 
-    CLOZIFY_AGNEWS=test.csv python benchmarks/together.py --processes 1,3 [--shape roberta-base] [--steps 400]
+    CLOZIFY_AGNEWS=test.csv python benchmarks/concurrent_models.py --processes 1,3 [--shape roberta-base] [--steps 400]
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import typer
 from gpu import make_model
 
 SOURCES = {"agnews": "CLOZIFY_AGNEWS", "yelp-full": "CLOZIFY_YELP"}
-FIRST = 100  # steps that are not counted: kernels are loaded, and steps recorded
+FIRST = 100  # steps that are not counted: kernels are loaded, and CUDA graphs captured
 
 
 def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> None:
-    """One process: wait for the others, train, and print how many steps a second were taken."""
+    """One process: wait for the others, train, and print the steps per second."""
     import torch
     from accelerate import Accelerator
 
@@ -59,11 +59,11 @@ def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> No
     setup = TrainingSetup(recipe.finetune, seed_everything(1), accelerator, monitor)
     finetune(model, question.words[0], few, rows.labels[:10], pile, setup)
     (first, began), (last, ended) = next(at for at in seen if at[0] >= min(FIRST, steps // 2)), seen[-1]
-    print(json.dumps({"steps_a_second": (last - first) / (ended - began)}))
+    print(json.dumps({"steps_per_second": (last - first) / (ended - began)}))
 
 
-def measured(model: Path, count: int, steps: int, task: str, mps: bool) -> float:
-    """Steps a second of so many processes together."""
+def measure(model: Path, count: int, steps: int, task: str, mps: bool) -> float:
+    """The steps per second of `count` processes, summed."""
     from clozify.executors.mps import mps_service
 
     with tempfile.TemporaryDirectory() as gate, mps_service(mps) as own:
@@ -71,17 +71,17 @@ def measured(model: Path, count: int, steps: int, task: str, mps: bool) -> float
         how: Any = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | own}
         processes = [subprocess.Popen(command, **how) for _ in range(count)]
         found: list[dict[str, float]] = [json.loads(process.communicate()[0]) for process in processes]
-    return sum(of_one["steps_a_second"] for of_one in found)
+    return sum(of_one["steps_per_second"] for of_one in found)
 
 
 def main(
-    processes: Annotated[str, typer.Option(help="Numbers of processes, with commas between them.")] = "1,3",
+    processes: Annotated[str, typer.Option(help="Numbers of processes, separated by commas.")] = "1,3",
     shape: Annotated[str, typer.Option(help="roberta-large, roberta-base or tiny.")] = "roberta-base",
-    steps: Annotated[int, typer.Option(help="Steps of every process, multiples of 25.")] = 400,
-    task: Annotated[str, typer.Option(help="Whose rows: agnews or yelp-full.")] = "agnews",
+    steps: Annotated[int, typer.Option(help="Steps of every process, a multiple of 25.")] = 400,
+    task: Annotated[str, typer.Option(help="The task whose rows are used: agnews or yelp-full.")] = "agnews",
     part: Annotated[str | None, typer.Option("--part", hidden=True)] = None,
 ) -> None:
-    """Measure each number of processes and print the steps a second of all together."""
+    """Print the steps per second for each number of processes."""
     if part:
         train(*json.loads(part))
         return
@@ -95,7 +95,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder), shape)
         for count in map(int, processes.split(",")):
-            rates = [f"{measured(Path(folder), count, steps, task, mps):.1f} steps/s" for mps in ways]
+            rates = [f"{measure(Path(folder), count, steps, task, mps):.1f} steps/s" for mps in ways]
             print(f"| {count} at once | " + " | ".join(rates) + " |", flush=True)
 
 

@@ -1,16 +1,16 @@
-"""Comparison with what people use now: SetFit on the same rows with the same encoder, in one run on one device.
+"""PET and SetFit on the same rows with the same encoder, in one run on one device.
 
-SetFit sees no unlabelled text, so PET is there twice: `pet-alone` is trained on the labelled rows only (no pile, hence
-no auxiliary language modelling and no distillation: the ensemble itself predicts), which compares like with like; `pet`
-has the pile too. Every method trains once a seed, one after the other, with the same number of threads, in a process of
-its own; a seed's PET has one model a pair (`--set repetitions=3` for the paper's three). SetFit is there twice as well:
-with its defaults, where one epoch of ten examples is five steps, and trained for 250 steps or more, as many as the
-paper gives supervised training. Printed are
+SetFit uses no unlabelled text, so PET is compared twice: `pet-alone` is trained on the labelled rows only (without the
+auxiliary task and without distillation: the ensemble itself predicts), which is the fair comparison; `pet` uses
+unlabelled rows, too. Every method is trained once per seed, sequentially, with the same number of threads, in its
+own process; PET has one model per pair (`--set repetitions=3` for the paper's three). SetFit is compared twice as
+well: with its defaults (one epoch of ten examples is five steps), and trained for at least 250 steps, as many as the
+paper uses for supervised training. Printed are
 
 - accuracy on AG's News' official test rows (or so many of them, evenly spread);
 - training: seconds from rows on disk to a trained model on disk, imports not counted;
-- prediction: rows a second with the model loaded, tokenising counted;
-- memory: the most that the process held while training and predicting, and on a GPU the most that tensors took there.
+- prediction: rows per second with the model loaded, tokenising included;
+- memory: the peak of the process while training and predicting, and on a GPU the peak of its tensors there.
 
 Each side runs as it does by default: on a GPU clozify trains in bf16, SetFit in float32 (`--setfit-set use_amp=true`
 gives it mixed precision). SetFit gets an environment of its own under `--cache`, with the versions of
@@ -18,12 +18,12 @@ gives it mixed precision). SetFit gets an environment of its own under `--cache`
 an environment that has the rest and name the folder:
 
     pip install --no-index --no-deps --target FOLDER WHEELS/*.whl
-    python benchmarks/peers.py --setfit-site FOLDER
+    python benchmarks/setfit_comparison.py --setfit-site FOLDER
 
 CLOZIFY_AGNEWS_FOLDER names a folder with `train_first1000_per_class.csv`, `train_pool.csv` and `test.csv` (headerless:
 class, title, description).
 
-    python benchmarks/peers.py --output runs/peers --examples 10,50,100 --model builtin --recipe paper --seeds 3
+    python benchmarks/setfit_comparison.py --output runs/setfit --examples 10,50,100 --recipe paper --seeds 3
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from peers_setfit import peak_mib, rows_a_second
+from setfit_worker import peak_mib, rows_per_second
 
 if TYPE_CHECKING:
     from clozify.data.rows import Rows
 
 HERE = Path(__file__).resolve().parent
 REQUIRED = ("setfit==1.2.0", "sentence-transformers==6.2.0", "evaluate==0.4.6")
-METHODS = {  # what is printed for each, and whether it sees the pile
+METHODS = {  # what is printed for each, and whether it uses unlabelled rows
     "setfit": ("SetFit", False),
     "setfit-long": ("SetFit, longer", False),
     "pet-alone": ("PET without unlabelled text", False),
@@ -60,7 +60,7 @@ METHODS = {  # what is printed for each, and whether it sees the pile
 
 @dataclass
 class Asked:
-    """What all parts share."""
+    """The settings that all parts share."""
 
     output: str
     model: str
@@ -86,12 +86,12 @@ class Part:
 
     @property
     def name(self) -> str:
-        """For files and folders."""
+        """The name of its files and folders."""
         return f"{self.method}-{self.size}-{self.seed}"
 
 
 def spread_over(rows: Rows, count: int) -> Rows:
-    """So many rows, evenly spread over all; 0 is all of them."""
+    """`count` rows, evenly spread over all; 0 is all of them."""
     if not 0 < count < len(rows):
         return rows
     return rows.select(np.linspace(0, len(rows) - 1, count).round().astype(np.int64))
@@ -108,7 +108,7 @@ def write_rows(rows: Rows, path: Path) -> None:
 
 
 def make_data(asked: Asked, sizes: list[int]) -> None:
-    """The rows of every part, once for all methods."""
+    """Write the rows of every part, the same for all methods."""
     from clozify.config.recipe import load_recipe
     from clozify.config.task import load_task
     from clozify.data.rows import few_shot, read_rows
@@ -154,12 +154,12 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
     )
     seconds = time.perf_counter() - began
     rows, finished = read_rows(data / "test.jsonl", task, column_mapping), FinishedRun(folder)
-    speed = rows_a_second(lambda count: finished.probabilities(rows.select(np.arange(count))), len(rows))
+    speed = rows_per_second(lambda count: finished.probabilities(rows.select(np.arange(count))), len(rows))
     found = finished.probabilities(rows).argmax(axis=-1)
     return {
         "accuracy": float((found == rows.labels).mean()),
         "training_seconds": seconds,
-        "rows_a_second": speed,
+        "rows_per_second": speed,
         **peak_mib(),
         "threads": torch.get_num_threads(),
         "versions": {"clozify": __version__, "transformers": transformers.__version__, "torch": torch.__version__},
@@ -167,7 +167,7 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
 
 
 def setfit_job(asked: Asked, part: Part) -> Path:
-    """What SetFit's side is told, as a file."""
+    """Write the job file that `setfit_worker.py` reads, and return its path."""
     from clozify.config.recipe import load_recipe
     from clozify.models.loading import BUILTIN
 
@@ -190,7 +190,7 @@ def setfit_job(asked: Asked, part: Part) -> Path:
 
 
 def setfit_python(cache: Path) -> str:
-    """SetFit's own environment, made where it is not there yet."""
+    """The Python of SetFit's own environment, which is created if it does not exist."""
     place = cache.expanduser() / "-".join(REQUIRED[0].split("=="))
     python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not (place / "ready").exists():
@@ -210,30 +210,30 @@ def setfit_python(cache: Path) -> str:
 
 
 def python_path(site: str | None) -> dict[str, str]:
-    """The variable that puts a folder with SetFit before whatever else is searched."""
+    """The environment variable that makes Python import from a folder with SetFit first."""
     before = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": os.pathsep.join(filter(None, [site, before]))} if site else {}
 
 
 def command_of(asked: Asked, part: Part) -> tuple[list[str], dict[str, str]]:
-    """The process of a part, and its environment: the same threads for all, and no calls to the hub for a folder."""
+    """The command line of a part and its environment: the same threads for all, no calls to the hub for a folder."""
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(asked.threads))
     if asked.model == "builtin" or Path(asked.model).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     if not part.method.startswith("setfit"):
         return [sys.executable, __file__, "--part", json.dumps([asdict(asked), asdict(part)])], environment
     environment |= python_path(asked.setfit_site)
-    return [*asked.setfit_command, str(HERE / "peers_setfit.py"), str(setfit_job(asked, part))], environment
+    return [*asked.setfit_command, str(HERE / "setfit_worker.py"), str(setfit_job(asked, part))], environment
 
 
 def inputs_of(asked: Asked, part: Part) -> dict[str, Any]:
-    """What a part's numbers depend on: measured with others, they are measured again."""
+    """The inputs of a part; if they change, it is measured again."""
     known = {name: value for name, value in asdict(asked).items() if name not in ("output", "setfit_command")}
     return known | asdict(part)
 
 
 def result_of(asked: Asked, part: Part) -> dict[str, Any] | None:
-    """A part's numbers, if they are there and still hold."""
+    """A part's results, if they exist and their inputs have not changed."""
     file = Path(asked.output) / f"{part.name}.json"
     if not file.exists():
         return None
@@ -242,7 +242,7 @@ def result_of(asked: Asked, part: Part) -> dict[str, Any] | None:
 
 
 def finish(asked: Asked, part: Part, status: int) -> None:
-    """Keep a part's numbers beside its log, and drop what it trained."""
+    """Keep a part's results next to its log, and delete what it trained."""
     folder = Path(asked.output) / part.name
     if status or not (folder / "result.json").exists():
         print(f"{part.name} failed with status {status}; see {part.name}.log.", file=sys.stderr, flush=True)
@@ -254,7 +254,7 @@ def finish(asked: Asked, part: Part, status: int) -> None:
 
 
 def run_parts(asked: Asked, parts: list[Part]) -> None:
-    """Run what is not there yet, so many parts side by side; each one's log lies in the output's folder."""
+    """Run the parts without results, several at a time; their logs are written to the output folder."""
     waiting = [part for part in parts if result_of(asked, part) is None]
     running: dict[subprocess.Popen[bytes], Part] = {}
     while waiting or running:
@@ -277,7 +277,7 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def table(asked: Asked, parts: list[Part]) -> Iterator[str]:
-    """A Markdown table, a line a size and method."""
+    """The lines of a Markdown table, one per size and method."""
     yield "| examples | method | unlabelled rows | accuracy | training, s | prediction, rows/s | memory, MiB |"
     yield "|---|---|---|---|---|---|---|"
     pile = sum(1 for _ in (Path(asked.output) / "data" / "pile.jsonl").open(encoding="utf-8"))
@@ -295,7 +295,7 @@ def table(asked: Asked, parts: list[Part]) -> Iterator[str]:
         cells = [
             spread([100 * result["accuracy"] for result in found], 1),
             spread([result["training_seconds"] for result in found], 1),
-            spread([result["rows_a_second"] for result in found], 0),
+            spread([result["rows_per_second"] for result in found], 0),
             memory,
         ]
         yield start + " | ".join(cells) + " |"
@@ -316,7 +316,7 @@ def show(asked: Asked, parts: list[Part]) -> None:
 
 
 def setfit_way(python: str | None, site: str | None, cache: Path) -> list[str]:
-    """Which Python runs SetFit; fails before any work where it cannot."""
+    """The command that runs SetFit's Python; exits before any work if it cannot import SetFit."""
     chosen = python or (sys.executable if site else setfit_python(cache))
     environment = os.environ | python_path(site)
     tried = subprocess.run([chosen, "-c", "import setfit"], env=environment, capture_output=True, text=True)
@@ -340,8 +340,8 @@ def values_of(settings: list[str]) -> dict[str, Any]:
 
 
 def main(
-    output: Annotated[str, typer.Option(help="Where results go; given again, what is there is not redone.")] = "runs",
-    examples: Annotated[str, typer.Option(help="Sizes of T, with commas between them.")] = "10,50,100",
+    output: Annotated[str, typer.Option(help="Output folder; existing results are not computed again.")] = "runs",
+    examples: Annotated[str, typer.Option(help="Sizes of T, separated by commas.")] = "10,50,100",
     methods: Annotated[
         str, typer.Option(help=f"Of {', '.join(METHODS)}.")
     ] = "setfit,setfit-long,pet-alone,pet,supervised",
@@ -351,13 +351,13 @@ def main(
     setfit_settings: Annotated[
         list[str] | None, typer.Option("--setfit-set", help="NAME=VALUE of SetFit's TrainingArguments.")
     ] = None,
-    steps: Annotated[int, typer.Option("--setfit-steps", help="The least steps of setfit-long.")] = 250,
+    steps: Annotated[int, typer.Option("--setfit-steps", help="The minimum number of steps of setfit-long.")] = 250,
     rows: Annotated[int, typer.Option(help="Test rows, evenly spread; 0 is all.")] = 0,
-    unlabeled_rows: Annotated[int, typer.Option(help="Rows of the pile, evenly spread; 0 is all.")] = 0,
+    unlabeled_rows: Annotated[int, typer.Option(help="Unlabelled rows, evenly spread; 0 is all.")] = 0,
     seeds: Annotated[int, typer.Option(help="Trainings of each method, from seed 42 on.")] = 1,
     threads: Annotated[int, typer.Option(help="Threads of every part.")] = os.cpu_count() or 1,
-    at_once: Annotated[int, typer.Option(help="Parts side by side; times mean little then.")] = 1,
-    cache: Annotated[Path, typer.Option(help="Where SetFit's environment goes.")] = Path("~/.cache/clozify-peers"),
+    at_once: Annotated[int, typer.Option(help="Parts at a time; times are not comparable then.")] = 1,
+    cache: Annotated[Path, typer.Option(help="The folder of SetFit's environment.")] = Path("~/.cache/clozify-setfit"),
     python: Annotated[str | None, typer.Option("--setfit-python", help="A Python that has SetFit.")] = None,
     site: Annotated[str | None, typer.Option("--setfit-site", help="A folder with SetFit, for this Python.")] = None,
     one_part: Annotated[str | None, typer.Option("--part", hidden=True)] = None,

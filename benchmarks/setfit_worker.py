@@ -1,8 +1,8 @@
-"""SetFit's side of `peers.py`: runs in SetFit's own environment, which need not know clozify.
+"""The SetFit part of `setfit_comparison.py`; runs in SetFit's own environment, without clozify.
 
-In: a JSON file that says what to train on and how. Out: a JSON file with the accuracy, the seconds of training, rows a
-second in prediction and the peak of memory. The Sentence-Transformers model is made of the same encoder as clozify's,
-with mean pooling; everything else is SetFit's default unless the job says otherwise.
+Reads a JSON file that describes the job, and writes one with the accuracy, the seconds of training, the rows per second
+of prediction and the peak memory. The Sentence-Transformers model has the same encoder as clozify's, with mean pooling;
+everything else is SetFit's default unless the job says otherwise.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FEW = 16  # rows predicted to warm up, and to take the cost of any call off the 
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """How long it takes; what is timed hands its result to the CPU, so a GPU's work is in it."""
+    """The seconds that a function takes; its result is on the CPU, so a GPU's work is included."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
-def rows_a_second(predict: Callable[[int], Any], rows: int) -> float:
-    """The speed of predicting the rows beyond the first few: what any call costs, such as loading, is left out."""
+def rows_per_second(predict: Callable[[int], Any], rows: int) -> float:
+    """Rows per second of prediction, without the fixed costs of a call, such as loading."""
     few = min(FEW, rows // 2)
     predict(few)
     some, all_of_them = seconds_of(lambda: predict(few)), seconds_of(lambda: predict(rows))
@@ -35,7 +35,7 @@ def rows_a_second(predict: Callable[[int], Any], rows: int) -> float:
 
 
 def peak_mib() -> dict[str, float]:
-    """The most memory that this process held, and on a GPU the most that its tensors took there."""
+    """The peak memory of this process, and on a GPU the peak of its tensors there."""
     import torch
 
     status = Path("/proc/self/status")
@@ -68,7 +68,7 @@ def make_body(model: str, max_length: int, folder: Path) -> None:
 
 
 def epochs_for(labels: list[int], batch_size: int, least_steps: int) -> int:
-    """How many epochs make so many steps: SetFit's default draws as many pairs of one label as of two, each once."""
+    """The epochs for at least `least_steps` steps: SetFit draws as many pairs of equal labels as of different ones."""
     count = Counter(labels)
     alike = sum(n * (n - 1) // 2 for n in count.values())
     unlike = len(labels) * (len(labels) - 1) // 2 - alike
@@ -107,12 +107,12 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     def predict(count: int) -> list[int]:
         return [int(label) for label in model.predict(test["text"][:count], show_progress_bar=False)]
 
-    speed = rows_a_second(predict, len(test["text"]))
+    speed = rows_per_second(predict, len(test["text"]))
     right = [found == label for found, label in zip(predict(len(test["text"])), test["label"], strict=True)]
     return {
         "accuracy": sum(right) / len(right),
         "training_seconds": seconds,
-        "rows_a_second": speed,
+        "rows_per_second": speed,
         **peak_mib(),
         "steps": trainer.st_trainer.state.global_step,
         "dtype": str(next(model.model_body.parameters()).dtype),

@@ -129,7 +129,7 @@ def test_a_worker_that_is_killed_is_replaced_and_leaves_no_half_a_job(worker):
         ((_, result),) = run_all(executor, worker, [KilledJob()])
         assert result.summary == "trained"
         (process,) = worker_processes(psutil.Process())
-        assert (worker.folder.job("members", "key") / "member.json").read_text() == str(process.pid)
+        assert (worker.folder.job_path("members", "key") / "member.json").read_text() == str(process.pid)
     assert lines == ["member 1/1  failed: its process ended with -9 (1 of 3 tries)"]
     assert not worker_processes(psutil.Process())
 

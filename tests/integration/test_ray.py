@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_is_replaced_and_leaves_no_half_a_job(worker):
     with RayExecutor(at_once=2) as executor:
         ((_, result),) = run_all(executor, worker, [KilledJob()])
     assert result.summary == "trained"
-    assert (worker.folder.job("members", "key") / "member.json").exists()
+    assert (worker.folder.job_path("members", "key") / "member.json").exists()
     assert lines == ["member 1/1  failed: its worker died (1 of 3 tries)"]
     assert "The actor died" in (worker.folder.path / "workers" / "0.txt").read_text()
 

@@ -89,7 +89,7 @@ class OtherMachine(LocalExecutor):
             assert not kept  # a worker's disk is no place for every member's weights
             for kind, key in folder.finished_jobs:  # as the run's own process fetches what workers tell it
                 if kind not in WORKER_ONLY_KINDS:
-                    self.main_folder.job(kind, key)
+                    self.main_folder.job_path(kind, key)
             yield job, result
 
 

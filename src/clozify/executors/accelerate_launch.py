@@ -123,9 +123,9 @@ class ReadOnlyRunFolder(RunFolder):
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.path, self.address, self.finished_jobs = folder, folder.path, folder.address, []
 
-    def job(self, kind: str, key: str) -> Path:
+    def job_path(self, kind: str, key: str) -> Path:
         """The folder of a job's results."""
-        return self.folder.job(kind, key)
+        return self.folder.job_path(kind, key)
 
     @contextmanager
     def writing(self, kind: str, key: str) -> Iterator[Path]:

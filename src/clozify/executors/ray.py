@@ -268,7 +268,7 @@ class RayExecutor(WorkerPool[_RayWorker]):
         self._write_log(handle, outcome.traceback)
         for kind, key in finished_jobs if outcome.kind == "done" else []:
             if kind not in WORKER_ONLY_KINDS:
-                self.worker.folder.job(kind, key)
+                self.worker.folder.job_path(kind, key)
         return outcome
 
     def _write_log(self, handle: _RayWorker, text: str) -> None:

@@ -84,7 +84,7 @@ def augmented(run: Run) -> Augmented:
         texts = part.digest
         place = job_key("augment", texts=texts, fields=plan.task.fields, part=number, seed=plan.recipe.seed, **key)
         name = f"augmentation {number}/{len(chunks)}  rows {start + 1:,} to {stop:,}"
-        if (folder.job("augmentations", place) / "texts.parquet").exists():
+        if (folder.job_path("augmentations", place) / "texts.parquet").exists():
             run.context.log(f"{name}  already there")
         else:
             with folder.writing("augmentations", place) as beside, progress(name, versions * (stop - start)) as advance:
@@ -95,8 +95,8 @@ def augmented(run: Run) -> Augmented:
                 _save(beside / "texts.parquet", part, made)
                 (beside / TIME).write_text(json.dumps({"seconds": time.monotonic() - started}))
             run.context.log(f"{name}  done")
-        parts.append(_load(folder.job("augmentations", place) / "texts.parquet", plan.task, versions))
-        if (known := folder.job("augmentations", place) / TIME).exists():
+        parts.append(_load(folder.job_path("augmentations", place) / "texts.parquet", plan.task, versions))
+        if (known := folder.job_path("augmentations", place) / TIME).exists():
             seconds += json.loads(known.read_text())["seconds"]
     whole = [
         {field: [text for part in parts for text in part[version][field]] for field in plan.task.fields}

@@ -63,7 +63,7 @@ def train_classifiers(run: Run, targets: SoftLabels | None, other: SemiSupervise
         # part of the key: with another first seed, another repetition's weights are wanted
         kept = number == 0 or plan.dev is not None
         key = job_key(kind, seed=seed, kept=kept, **shared)
-        places.append(folder.job("classifiers", key))
+        places.append(folder.job_path("classifiers", key))
         name = f"{kind} {number + 1}/{len(seeds)}  seed {seed}"
         if (places[-1] / "classifier.json").exists():
             run.context.log(f"{name}  already there")

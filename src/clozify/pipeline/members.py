@@ -43,7 +43,7 @@ def untrained(run: Run) -> dict[str, Any]:
     pairs = [[pair.pattern.text, pair.verbalizer.model_dump()] for pair in plan.task.pairs]
     truth = None if plan.test is None else hash_key(labels=plan.test.labels.tolist())
     key = job_key("untrained", pairs=pairs, truth=truth, **prompt_key(plan, run.context.device))
-    place = folder.job("untrained", key) / "untrained.json"
+    place = folder.job_path("untrained", key) / "untrained.json"
     if not place.exists():
         run.context.log("scoring the labelled and test rows before training")
         started = time.monotonic()
@@ -97,9 +97,9 @@ def untrained_on_pile(run: Run) -> list[dict[str, Any]]:
     for place, pair in enumerate(plan.task.pairs):
         words = pair.verbalizer.words
         key = job_key("untrained pile", pattern=pair.pattern.text, words=words, **_scores_key(run))
-        members.append({"pair": place, "seed": None, "folder": folder.job("untrained", key)})
+        members.append({"pair": place, "seed": None, "folder": folder.job_path("untrained", key)})
         name = f"untrained {place + 1}/{len(plan.task.pairs)}  {pair.name}"
-        if (folder.job("untrained", key) / "pile.npy").exists():
+        if (folder.job_path("untrained", key) / "pile.npy").exists():
             run.context.log(f"{name}  already there")
         else:
             works.append(UntrainedJob(name, key, place))
@@ -165,10 +165,10 @@ def train_members(run: Run, specs: Sequence[MemberSpec], what: str = "member") -
         scored = replace(job, score_pile=True)
         for more in (scored, replace(job, keep=True), replace(scored, keep=True)):  # one that did more will do
             other = _key(run, more)
-            key = other if (folder.job("members", other) / "member.json").exists() else key
-        members.append({"pair": job.pair, "seed": job.seed, "folder": folder.job("members", key)})
+            key = other if (folder.job_path("members", other) / "member.json").exists() else key
+        members.append({"pair": job.pair, "seed": job.seed, "folder": folder.job_path("members", key)})
         name = f"{what} {number}/{len(specs)}  {plan.task.pairs[job.pair].name}  seed {job.seed}"
-        if (folder.job("members", key) / "member.json").exists():
+        if (folder.job_path("members", key) / "member.json").exists():
             run.context.log(f"{name}  already there")
         else:
             works.append(MemberJob(name, key, job, split and job.score_pile and not job.keep))
@@ -225,7 +225,7 @@ class MemberJob:
 
     def run(self, worker: Worker) -> JobResult:
         """Train it from the pretrained weights; returns what to say of it."""
-        if self.split and (worker.folder.job("trained", self.key) / "member.json").exists():
+        if self.split and (worker.folder.job_path("trained", self.key) / "member.json").exists():
             return JobResult("already trained")
         return _train_member(worker, self)
 

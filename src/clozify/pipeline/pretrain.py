@@ -84,7 +84,7 @@ def pretrain(
                     log.flush()
                     say(line)
 
-                whole = work.job("result", "model")
+                whole = work.job_path("result", "model")
                 if not whole.is_dir():
                     record: dict[str, Any] = {"clozify": __version__, "model": str(model), "source": rows.source}
                     record |= {"inputs": inputs} | _work(cloze, rows, how, work, save_every, tell)
@@ -220,7 +220,7 @@ def _claim(place: Path, work: RunFolder, inputs: dict[str, Any]) -> None:
         found = json.loads(file.read_text(encoding="utf-8"))
         if found["inputs"] == inputs:
             return
-        if any((work.path / CHECKPOINTS).glob("checkpoint-*")) or work.job("result", "model").is_dir():
+        if any((work.path / CHECKPOINTS).glob("checkpoint-*")) or work.job_path("result", "model").is_dir():
             raise RunError(
                 f"The folder '{place}' holds an unfinished pretraining of another kind "
                 f"({_differences(found, inputs)}); name another folder, or remove '{work.path}'."

@@ -108,7 +108,7 @@ class Labelling:
         self.shards[key] = shards
         left: list[Job] = []
         for shard in shards:
-            if not self.run.folder.job("shards", shard.place).exists():
+            if not self.run.folder.job_path("shards", shard.place).exists():
                 left.append(shard)
                 self.missing.setdefault(key, set()).add(shard.start)
         if not left:
@@ -123,8 +123,8 @@ class Labelling:
 
     def _assemble(self, key: str) -> None:
         folder, plan = self.run.folder, self.run.plan
-        trained, shards = folder.job("trained", key), self.shards.pop(key)
-        places = [folder.job("shards", shard.place) for shard in shards]
+        trained, shards = folder.job_path("trained", key), self.shards.pop(key)
+        places = [folder.job_path("shards", shard.place) for shard in shards]
         told: dict[str, Any] = json.loads((trained / "member.json").read_text())
         told["seconds"] += sum(json.loads((place / "shard.json").read_text())["seconds"] for place in places)
         with folder.writing("members", key) as beside:

@@ -34,7 +34,7 @@ class SoftLabels:
 
     def load(self, folder: RunFolder) -> NDArray[np.float32]:
         """The numbers, (rows, labels), on the disk."""
-        return open_npy(folder.job("soft", self.key) / "soft.npy")
+        return open_npy(folder.job_path("soft", self.key) / "soft.npy")
 
 
 def write_soft_labels(run: Run, members: Sequence[dict[str, Any]], weights: Sequence[float]) -> SoftLabels:

@@ -63,7 +63,7 @@ def _on_disk(worker: Worker, tokenizer: PromptTokenizer, model: str, column: Fie
         tokenizer=model_key(model),
         column=[column.slot.field, column.slot.filter, column.context],
     )
-    place = folder.job("tokens", key)
+    place = folder.job_path("tokens", key)
     place.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(place.with_name(f".{place.name}.lock")):  # one process writes, the others wait for what it wrote
         if not place.exists():

@@ -87,21 +87,21 @@ class RunFolder:
             "command again: the run resumes."
         )
 
-    def job(self, kind: str, key: str) -> Path:
+    def job_path(self, kind: str, key: str) -> Path:
         """The folder of a job's results, which exists once the job is finished."""
         return self.path / kind / key
 
     @contextmanager
     def writing(self, kind: str, key: str) -> Iterator[Path]:
-        """Yield a temporary folder for a job's results; it becomes `job(kind, key)` on success."""
-        with atomic_folder(self.job(kind, key)) as tmp_path:
+        """Yield a temporary folder for a job's results; it becomes `job_path(kind, key)` on success."""
+        with atomic_folder(self.job_path(kind, key)) as tmp_path:
             yield tmp_path
         self.finished_jobs.append((kind, key))
 
     @contextmanager
     def reading(self, kind: str, key: str) -> Iterator[Path]:
         """Yield the folder of a job's results; a worker that had to download it removes its copy afterwards."""
-        yield self.job(kind, key)
+        yield self.job_path(kind, key)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file of the run atomically."""

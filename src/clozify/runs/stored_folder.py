@@ -69,23 +69,23 @@ class StoredRunFolder(RunFolder):
         """A picklable function that attaches another process to the run, on this machine or another."""
         return partial(StoredRunFolder.attach, "" if other_machine else str(self.path.resolve()), self.address)
 
-    def job(self, kind: str, key: str) -> Path:
+    def job_path(self, kind: str, key: str) -> Path:
         """The folder of a job's results, downloaded if the store has it, without a member's weights."""
-        path = super().job(kind, key)
+        path = super().job_path(kind, key)
         if not path.exists():
             self.store.download_folder(f"{kind}/{key}", path, skip_prefix="model/" if kind == "members" else None)
         return path
 
     @contextmanager
     def writing(self, kind: str, key: str) -> Iterator[Path]:
-        """Yield a temporary folder for a job's results; on success it becomes `job(kind, key)` and is uploaded."""
+        """Yield a temporary folder for a job's results; on success it becomes `job_path(kind, key)` and is uploaded."""
         with super().writing(kind, key) as tmp_path:
             yield tmp_path
             if self._store_lock is not None:
                 self._store_lock.check()
-        self.store.upload_folder(f"{kind}/{key}", super().job(kind, key))
+        self.store.upload_folder(f"{kind}/{key}", super().job_path(kind, key))
         if self._on_other_machine and kind not in ("tokens", "soft"):  # read by other machines only
-            shutil.rmtree(super().job(kind, key))
+            shutil.rmtree(super().job_path(kind, key))
 
     @property
     def _on_other_machine(self) -> bool:
@@ -95,7 +95,7 @@ class StoredRunFolder(RunFolder):
     @contextmanager
     def reading(self, kind: str, key: str) -> Iterator[Path]:
         """Yield the folder of a job's results; a worker that had to download it removes its copy afterwards."""
-        path = self.job(kind, key)
+        path = self.job_path(kind, key)
         yield path
         if self._on_other_machine:
             shutil.rmtree(path)

@@ -26,13 +26,13 @@ def test_another_rank_reads_the_run_but_writes_only_the_token_cache(tmp_path):
         with folder.writing("soft", "a") as written:
             (written / "one").touch()
         read_only = ReadOnlyRunFolder(folder)
-        assert (read_only.job("soft", "a") / "one").exists()
+        assert (read_only.job_path("soft", "a") / "one").exists()
         for kind in ("members", "tokens"):
             with read_only.writing(kind, "b") as written:
                 (written / "two").touch()
             assert not written.exists()
-        assert not read_only.job("members", "b").exists()
-        assert read_only.job("tokens", "b").exists()  # the first rank that needs it writes it
+        assert not read_only.job_path("members", "b").exists()
+        assert read_only.job_path("tokens", "b").exists()  # the first rank that needs it writes it
 
 
 def test_another_rank_logs_no_losses():

@@ -22,10 +22,10 @@ def address(tmp_path):
 
 
 def job_in(folder, text="scores"):
-    with folder.writing("members", KEY) as beside:
-        (beside / "member.json").write_text(text)
-        (beside / "model").mkdir()
-        (beside / "model" / "weights").write_text("heavy")
+    with folder.writing("members", KEY) as written:
+        (written / "member.json").write_text(text)
+        (written / "model").mkdir()
+        (written / "model" / "weights").write_text("heavy")
 
 
 def test_a_job_is_there_for_the_next_process_and_only_when_it_is_whole(address):
@@ -34,11 +34,11 @@ def test_a_job_is_there_for_the_next_process_and_only_when_it_is_whole(address):
         folder.write_json("run.json", {})
         job_in(folder)
     with StoredRunFolder(address) as folder:
-        assert (folder.job("members", KEY) / "member.json").read_text() == "scores"
-        assert not (folder.job("members", KEY) / "model").exists()  # weights stay where they are
+        assert (folder.job_path("members", KEY) / "member.json").read_text() == "scores"
+        assert not (folder.job_path("members", KEY) / "model").exists()  # weights stay where they are
     ObjectStore(address).remove(f"members/{KEY}/whole.json")
     with StoredRunFolder(address) as folder:
-        assert not folder.job("members", KEY).exists()
+        assert not folder.job_path("members", KEY).exists()
 
 
 def test_a_worker_elsewhere_leaves_its_job_in_the_store_alone(address):
@@ -48,9 +48,9 @@ def test_a_worker_elsewhere_leaves_its_job_in_the_store_alone(address):
         job_in(worker)
         assert worker.finished_jobs == [("members", KEY)]
         assert not (worker.path / "members" / KEY).exists()
-        assert (folder.job("members", KEY) / "member.json").exists()
-        beside_us = folder.opener()()
-        assert beside_us.path == folder.path.resolve()
+        assert (folder.job_path("members", KEY) / "member.json").exists()
+        neighbour = folder.opener()()
+        assert neighbour.path == folder.path.resolve()
 
 
 def test_the_run_s_own_files_are_in_the_store_when_it_ends_and_no_job_twice(address):
@@ -94,21 +94,21 @@ def test_a_second_process_is_refused_until_the_first_has_ended(address):
     assert LOCK_FILE not in store.names()
 
 
-def test_a_lease_that_another_process_has_taken_stops_the_first(address):
+def test_a_lock_that_another_process_has_taken_stops_the_first(address):
     """A machine that was cut off for minutes would go on and mix its results with the other's."""
     store = ObjectStore(address)
     renewed: list[float] = []
-    lease = ObjectStoreLock(store, lambda: renewed.append(time.time()), renewal_seconds=0.05)
+    lock = ObjectStoreLock(store, lambda: renewed.append(time.time()), renewal_seconds=0.05)
     while not renewed:
         time.sleep(0.01)
-    lease.check()
+    lock.check()
     store.write(LOCK_FILE, json.dumps({"token": "another"}).encode())
     until = time.monotonic() + 5
-    while not lease.lost and time.monotonic() < until:
+    while not lock.lost and time.monotonic() < until:
         time.sleep(0.01)
     with pytest.raises(RunError, match="Another process has taken over"):
-        lease.check()
-    lease.release()
+        lock.check()
+    lock.release()
     assert LOCK_FILE in store.names()  # it is the other's
 
 

@@ -13,6 +13,7 @@ import clozify
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("zensical", reason="the site is built by Zensical: pip install '.[docs]'")
+pytestmark = pytest.mark.slow
 LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 
 
@@ -25,8 +26,8 @@ def site(tmp_path_factory):
     return folder
 
 
-def test_every_page_is_built_and_stands_in_the_navigation(site):
-    """A page that is left out of the navigation is found by nobody."""
+def test_every_page_is_built_and_is_in_the_navigation(site):
+    """Readers find a page only through the navigation."""
     sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     entries = [entry for section in sections for entry in section.values()]
     quoted = {
@@ -40,7 +41,7 @@ def test_every_page_is_built_and_stands_in_the_navigation(site):
         assert (site / name).with_suffix(".html").is_file()
 
 
-def test_the_python_interface_shows_every_name_with_what_its_docstring_says(site):
+def test_the_api_page_shows_every_public_name_with_its_docstring(site):
     page = (site / "api.html").read_text(encoding="utf-8")
     for name in clozify.__all__:
         assert f'id="clozify.{name}"' in page
@@ -48,7 +49,7 @@ def test_the_python_interface_shows_every_name_with_what_its_docstring_says(site
 
 
 def test_no_page_loads_anything_from_elsewhere(site):
-    """Read without a network, a page would lack its form; read with one, it would tell others who reads it."""
+    """A page must look the same without a network, and must not report its readers to other sites."""
     loaded = []
 
     class Reader(HTMLParser):
@@ -64,7 +65,7 @@ def test_no_page_loads_anything_from_elsewhere(site):
         assert not re.search(r"@import|url\(\s*[\"']?(https?:)?//", sheet.read_text(encoding="utf-8"))
 
 
-def test_a_link_that_leads_nowhere_ends_the_build(monkeypatch, tmp_path):
+def test_a_broken_link_fails_the_build(monkeypatch, tmp_path):
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
         import build_site

@@ -87,6 +87,7 @@ def shell(tmp_path):
         server.stdout.close()
 
 
+@pytest.mark.slow
 def test_the_tutorial_runs_as_written(shell):
     """A tutorial rots in silence: an option is renamed, a line is printed no more, and only newcomers notice."""
     if shutil.which("curl") is None:

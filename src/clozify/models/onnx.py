@@ -41,14 +41,23 @@ class OnnxModel:
             raise ModelError(
                 f"The model in '{folder}' cannot be loaded: {reason}; export it again with clozify export."
             ) from error
-        self.input_names = [node.name for node in self.session.get_inputs()]
-        self.config = SimpleNamespace(type_vocab_size=2 if "token_type_ids" in self.input_names else 0)
+        has_token_types = "token_type_ids" in [node.name for node in self.session.get_inputs()]
+        self.config = SimpleNamespace(type_vocab_size=2 if has_token_types else 0)
+
+    @property
+    def base_model(self) -> OnnxModel:
+        """Self: encoder and head are one graph."""
+        return self
 
     def eval(self) -> OnnxModel:
         """Return self: a graph has no training mode."""
         return self
 
-    def __call__(self, **inputs: Tensor) -> Any:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
         """Run the graph; `.logits` of the result is (batch, labels)."""
-        (logits,) = self.session.run([OUTPUT], {name: tensor.numpy() for name, tensor in inputs.items()})
+        tensors = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
+        (logits,) = self.session.run([OUTPUT], arrays)
         return SimpleNamespace(logits=torch.from_numpy(logits))
+
+    __call__ = forward

@@ -116,7 +116,7 @@ def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
     masked_lm = transformers.RobertaForMaskedLM(config).to(accelerator.device)
     sequence_classifier = transformers.RobertaForSequenceClassification(config).to(accelerator.device)
 
-    def cloze_model() -> ClozeModel:  # made for every measurement: whether it packs is determined when it is made
+    def cloze_model() -> ClozeModel:  # made for every measurement: whether it packs is determined once per object
         return ClozeModel(masked_lm, tokenizer, shape)
 
     def classifier() -> Classifier:
@@ -157,6 +157,7 @@ def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
     def labelling(features: Features) -> list[float]:
         with without(*features):
             model = cloze_model()
+            assert model.supports_packing != ("packing" in features)  # determined here, outside the measured time
             if on_gpu:
                 torch.cuda.synchronize()
             began = time.perf_counter()

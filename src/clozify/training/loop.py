@@ -140,7 +140,8 @@ def _eager_stepper(
             loss = loss_of_step(index)
         accelerator.backward(loss)
         loss = current_group().sum_gradients(module.parameters(), loss)
-        accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
+        if settings.max_grad_norm:  # 0 turns clipping off
+            accelerator.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
         optimizer.step()
         module.zero_grad(set_to_none=True)
         schedule.step()
@@ -178,7 +179,7 @@ def _captured_stepper(
             def update() -> None:
                 if master.float32:
                     master.step([p.grad for p in rest if p.grad is not None])
-                else:
+                elif settings.max_grad_norm:
                     accelerator.clip_grad_norm_(rest, settings.max_grad_norm)
                 optimizer.step()
                 module.zero_grad(set_to_none=True)

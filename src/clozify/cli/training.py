@@ -74,11 +74,8 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train a classifier from a few labelled and many unlabelled rows."""
-    adapter_setting = [] if adapter is None else [f"adapter.method={adapter}"]
-    loaded_task, loaded_recipe = (
-        clozify.load_task(task),
-        clozify.load_recipe(recipe, [*(settings or []), *adapter_setting]),
-    )
+    changes = [*(settings or []), *([] if adapter is None else [f"adapter.method={adapter}"])]
+    loaded_task, loaded_recipe = clozify.load_task(task), clozify.load_recipe(recipe, changes)
     options: dict[str, Any] = {
         "unlabeled": unlabeled,
         "test": test,

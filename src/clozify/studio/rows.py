@@ -64,7 +64,7 @@ class ProjectRows:
         return [max(lengths, key=lambda name: lengths[name])] if lengths else []
 
     def label_names(self, column: str) -> list[str]:
-        """The distinct labels in a column, or none if it does not look like a column of labels."""
+        """The distinct labels in a column, or none if their number is not between 2 and MAX_LABELS."""
         if self._dataset is None or column not in self.columns:
             return []
         values = {str(value).strip() for value in self._dataset.unique(column) if value is not None}

@@ -115,7 +115,7 @@ def zero_shot(
     seconds = time.monotonic() - start_time
     if path is not None:
         write_predictions(path, rows, ((start, scores.probabilities(start, stop)) for start, stop in rows.chunks()))
-    warnings = list(scores.remarks)
+    warnings = list(scores.warnings)
     if unlabeled:
         warnings.append(f"{unlabeled:,} of {len(rows):,} rows have no label and do not count in the accuracy.")
     metrics = {name: PairScores(**values) for name, values in (scores.metrics() if rows.has_labels else {}).items()}

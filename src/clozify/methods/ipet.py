@@ -1,9 +1,9 @@
-"""iPET's arithmetic: how many generations, how large the training sets, who teaches whom, which rows (section 3.4).
+"""iPET (section 3.4): the number of generations, the sizes of training sets, the teachers, and the draw of rows.
 
-In: counts, scores and a source of chance. Out: for each member of a generation the rows of the pile that it is to be
-trained on and the labels that its teachers give them. Every rule ends, whatever the scores are: rows that a label
-lacks are topped up with the next best for it, and a pile that is too small caps all labels in the ratio of T. The draw
-is one pass over the scores, which remembers no more rows than may be chosen.
+For each model of a generation some models of the one before, its teachers, label rows; it is trained on T and on a
+random draw of these rows, in which confident labels are more likely. Every rule terminates for any scores: rows that a
+label lacks are topped up with the next best for it, and too few unlabelled rows cap all labels in the ratio of T. The
+draw is one pass over the scores, in memory that does not grow with their number.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from scipy.special import softmax
 from clozify.config.recipe import IPet
 from clozify.methods.ensemble import Ensemble
 
-AT_ONCE = 131_072  # rows looked at together; another number draws other rows from piles that are larger
+CHUNK_SIZE = 131_072  # rows that are drawn from at a time; another value draws other rows where there are more
 
 
 @dataclass
 class Selection:
-    """Rows of the pile for one member, and what is worth telling of them."""
+    """Unlabelled rows that one model is trained on, with the labels that its teachers give them."""
 
     rows: NDArray[np.int64]
     labels: NDArray[np.int16]
-    certainty: float  # the mean probability that the teachers give to the labels drawn
+    certainty: float  # the mean probability that the teachers give to these labels
     topped_up: NDArray[np.int64] = field(repr=False)  # (labels,): rows that were not the teachers' first choice
 
 
 def count_generations(rows: int, settings: IPet) -> int:
-    """k = ceil(log_d(enough / |T|)) in whole numbers: 0 for |T| >= enough, and 4 (or as given) without any row."""
+    """k = ceil(log_d(enough / |T|)), in integers: 0 for |T| >= enough, 4 for an empty T, unless the recipe sets it."""
     if settings.generations is not None:
         return settings.generations
     if rows == 0:
@@ -45,176 +45,191 @@ def count_generations(rows: int, settings: IPet) -> int:
 
 
 def first_counts(labels: int, settings: IPet) -> NDArray[np.int64]:
-    """c_1(l) without labelled rows: 10 / |L|, a remainder going one each to the first labels.
+    """c_1(l) without labelled rows: 10 / |L|, and one more for the first labels where that is no integer.
 
-    With more labels than that each gets one row: a label that starts with none would never be learned.
+    With more than 10 labels each gets one row: a label without rows would never be learned.
     """
-    share, rest = divmod(max(settings.zero_shot_examples, labels), labels)
-    return np.array([share + (place < rest) for place in range(labels)], dtype=np.int64)
+    quotient, remainder = divmod(max(settings.zero_shot_examples, labels), labels)
+    return np.array([quotient + (label < remainder) for label in range(labels)], dtype=np.int64)
 
 
 def counts_to_draw(
-    of_t: NDArray[np.int64], generation: int, pile: int, settings: IPet
+    label_counts: NDArray[np.int64], generation: int, unlabeled_rows: int, settings: IPet
 ) -> tuple[NDArray[np.int64], bool]:
-    """c_j(l) - c_0(l) for each label, with c_j(l) = d^j c_0(l); and whether the pile was too small for it.
+    """c_j(l) - c_0(l) for each label, with c_j(l) = d^j c_0(l); and whether there are too few unlabelled rows for it.
 
-    Without labelled rows c_1 is given and c_j(l) = d^(j - 1) c_1(l). A pile that is too small caps the sum; the ratio
-    of the labels is kept as well as whole numbers allow.
+    `label_counts` is c_0, the rows of T with each label. Without labelled rows c_j(l) = d^(j - 1) c_1(l). Too few
+    unlabelled rows cap the sum; the ratio of the labels is kept as well as integers allow.
     """
-    if of_t.sum() == 0:
-        wanted = first_counts(len(of_t), settings) * settings.d ** (generation - 1)
+    if label_counts.sum() == 0:
+        counts = first_counts(len(label_counts), settings) * settings.d ** (generation - 1)
     else:
-        wanted = of_t * (settings.d**generation - 1)
-    total = int(wanted.sum())
-    if total <= pile:
-        return wanted, False
-    exact = [int(count) * pile for count in wanted]  # over total; in whole numbers, so that nothing overflows
-    capped = np.array([value // total for value in exact], dtype=np.int64)
-    spare = sorted(range(len(wanted)), key=lambda place: (-(exact[place] % total), place))
-    for place in spare[: pile - int(capped.sum())]:
-        capped[place] += 1
+        counts = label_counts * (settings.d**generation - 1)
+    total = int(counts.sum())
+    if total <= unlabeled_rows:
+        return counts, False
+    numerators = [int(count) * unlabeled_rows for count in counts]  # over total; Python's integers do not overflow
+    capped = np.array([numerator // total for numerator in numerators], dtype=np.int64)
+    by_remainder = sorted(range(len(counts)), key=lambda label: (-(numerators[label] % total), label))
+    for label in by_remainder[: unlabeled_rows - int(capped.sum())]:
+        capped[label] += 1
     return capped, True
 
 
-def choose_teachers(models: int, own: int | None, share: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """lambda (n - 1) of the other models, at least one; a model that is alone teaches itself."""
-    others = np.array([model for model in range(models) if model != own], dtype=np.int64)
-    if len(others) == 0:
-        return np.array([own], dtype=np.int64)
-    count = max(1, int(np.floor(share * len(others) + 0.5)))
-    return np.sort(rng.choice(others, size=count, replace=False))
+def choose_teachers(models: int, model: int, fraction: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """N: lambda (n - 1) of the other models, at least one; a single model is its own teacher."""
+    candidates = np.array([other for other in range(models) if other != model], dtype=np.int64)
+    if len(candidates) == 0:
+        return np.array([model], dtype=np.int64)
+    count = max(1, int(np.floor(fraction * len(candidates) + 0.5)))
+    return np.sort(rng.choice(candidates, size=count, replace=False))
 
 
 def draw_keys(
     scores: NDArray[np.float64],
     label: int,
-    how: str,
+    weighting: str,
     rng: np.random.Generator,
     bounds: tuple[float, float] | None = None,
 ) -> NDArray[np.float64]:
-    """A key for each row: the rows with the highest are a draw without replacement, in proportion to a row's weight.
+    """A random key for each row; the rows with the highest keys are a weighted draw without replacement.
 
-    log w + G with G from Gumbel's distribution: the greatest key falls to each row with probability w / sum w, the next
-    to each of the others likewise, and so on; no weight can vanish for being small. A row's key does not depend on the
-    other rows', so they may come in parts; a raw score needs the lowest and the highest of them all, the `bounds`.
+    log w + G with G from Gumbel's distribution: row i has the highest key with probability w_i / sum w, and so on for
+    the second among the others. The weight w is the softmax at T = 1 of the row's score for the label or, `weighting`
+    "score", the raw score less the lowest one. A key does not depend on other rows, so that rows may be drawn in
+    chunks; `bounds` are then the lowest and the highest raw score of all chunks.
     """
-    if how == "score":  # a raw score may be negative: less the lowest of the rows to draw from
-        own = scores[:, label]
-        lowest, highest = bounds or ((own.min(), own.max()) if len(own) else (0.0, 0.0))
+    if weighting == "score":  # raw scores may be negative
+        label_scores = scores[:, label]
+        if bounds is None:
+            bounds = (label_scores.min(), label_scores.max()) if len(label_scores) else (0.0, 0.0)
+        lowest, highest = bounds
         with np.errstate(divide="ignore"):
-            logs = np.log(own - lowest if highest > lowest else np.ones_like(own))
-    else:  # softmax at T = 1
-        logs = scores[:, label] - np.logaddexp.reduce(scores, axis=1)
-    found: NDArray[np.float64] = logs + rng.gumbel(size=len(scores))
-    return found
+            log_weights = np.log(label_scores - lowest if highest > lowest else np.ones_like(label_scores))
+    else:
+        log_weights = scores[:, label] - np.logaddexp.reduce(scores, axis=1)
+    keys: NDArray[np.float64] = log_weights + rng.gumbel(size=len(scores))
+    return keys
 
 
-class Best:
-    """The rows with the highest values of all that were met, so many of them; of equals the first."""
+class TopRows:
+    """The `count` rows with the highest values of a stream; of equal values the first rows."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._values, self._rows = np.empty(0), np.empty(0, dtype=np.int64)
-        self._least: float | None = None  # what a row must be above, once there are enough
+        self._threshold: float | None = None  # later rows need a higher value, once there are `count` rows
 
-    def meet(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
-        """Look at some more rows, which come after those that were met."""
-        if self._least is not None:
-            above = values > self._least
+    def update(self, values: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
+        """Add rows, which come after all earlier ones."""
+        if self._threshold is not None:
+            above = values > self._threshold
             values, rows = values[above], rows[above]
         self._values, self._rows = np.concatenate([self._values, values]), np.concatenate([self._rows, rows])
         if len(self._rows) >= 2 * self.count:
-            self._settle()
+            self._truncate()
 
-    def _settle(self) -> None:
+    def _truncate(self) -> None:
         order = np.argsort(-self._values, kind="stable")[: self.count]
         self._values, self._rows = self._values[order], self._rows[order]
         if len(order) == self.count:
-            self._least = float(self._values[-1]) if self.count else np.inf
+            self._threshold = float(self._values[-1]) if self.count else np.inf
 
     def rows(self) -> NDArray[np.int64]:
-        """The rows, the best first."""
-        self._settle()
+        """The rows, the highest value first."""
+        self._truncate()
         return self._rows
 
 
-def _bounds(scores: NDArray[np.float64] | Ensemble, labels: int) -> list[tuple[float, float]]:
-    """The lowest and the highest score of the rows whose best label it is, for each label."""
+def _score_bounds(scores: NDArray[np.float64] | Ensemble, labels: int) -> list[tuple[float, float]]:
+    """For each label the lowest and the highest score of the rows whose best label it is."""
     lowest, highest = np.full(labels, np.inf), np.full(labels, -np.inf)
-    for start in range(0, len(scores), AT_ONCE):
-        part = scores[start : start + AT_ONCE]
-        np.minimum.at(lowest, part.argmax(axis=1), part.max(axis=1))
-        np.maximum.at(highest, part.argmax(axis=1), part.max(axis=1))
+    for start in range(0, len(scores), CHUNK_SIZE):
+        chunk = scores[start : start + CHUNK_SIZE]
+        np.minimum.at(lowest, chunk.argmax(axis=1), chunk.max(axis=1))
+        np.maximum.at(highest, chunk.argmax(axis=1), chunk.max(axis=1))
     return list(zip(lowest.tolist(), highest.tolist(), strict=True))
 
 
 def select_rows(
     scores: NDArray[np.float64] | Ensemble,
-    wanted: NDArray[np.int64],
+    counts: NDArray[np.int64],
     rng: np.random.Generator,
-    how: str = "probability",
+    weighting: str = "probability",
     pool: int | None = None,
 ) -> Selection:
-    """Draw `wanted` rows for each label from T_N, confident ones preferred; no row serves two labels.
+    """Draw `counts[l]` rows for each label l from T_N, confident ones preferred; no row gets two labels.
 
-    Scores are the teachers', (rows, labels). T_N(l) holds the rows whose best label is l; with a `pool` (the first
-    generation without labelled rows) the so many rows with the highest score for l, whatever their best label is. What
-    is still lacking is topped up with the rows that are next best for the label. All this in one pass over the scores;
-    a draw by raw scores takes another one before, for the lowest of them.
+    Scores are the teachers', (rows, labels). T_N(l) holds the rows whose best label is l or, with a `pool` (the first
+    generation without labelled rows), the `pool` rows with the highest score for l. If T_N(l) is too small, the rows
+    that are next best for l are added. One pass over the scores; "score" weighting makes another for their bounds.
     """
-    total, labels = int(wanted.sum()), len(wanted)
-    bounds = _bounds(scores, labels) if how == "score" and pool is None else [None] * labels
-    # the labels before one may take rows that are among the best for it too: so many more are remembered
-    firsts = [
-        Best(int(count)) if pool is None else Best(max(pool, int(count)) + int(wanted[:label].sum()))
-        for label, count in enumerate(wanted)
+    candidates, next_best = _collect_candidates(scores, counts, rng, weighting, pool)
+    label_of: dict[int, int] = {}
+    for label, count in enumerate(counts):
+        chosen = candidates[label].rows()
+        if pool is not None:
+            free = _without_label(chosen, label_of, max(pool, int(count)))
+            keys = draw_keys(scores[free], label, weighting, rng)
+            chosen = free[np.argsort(-keys, kind="stable")[:count]]
+        label_of |= dict.fromkeys(chosen.tolist(), label)
+    topped_up = np.zeros(len(counts), dtype=np.int64)
+    for label, drawn in enumerate(np.bincount(list(label_of.values()), minlength=len(counts)).tolist()):
+        missing = int(counts[label]) - drawn
+        if missing > 0:
+            added = _without_label(next_best[label].rows(), label_of, missing)
+            label_of |= dict.fromkeys(added.tolist(), label)
+            topped_up[label] = missing
+    rows = np.array(sorted(label_of), dtype=np.int64)
+    labels = np.array([label_of[row] for row in rows.tolist()], dtype=np.int16)
+    certainty = float(softmax(scores[rows], axis=-1)[np.arange(len(rows)), labels].mean()) if len(rows) else 0.0
+    return Selection(rows, labels, certainty, topped_up)
+
+
+def _collect_candidates(
+    scores: NDArray[np.float64] | Ensemble,
+    counts: NDArray[np.int64],
+    rng: np.random.Generator,
+    weighting: str,
+    pool: int | None,
+) -> tuple[list[TopRows], list[TopRows]]:
+    """For each label its draw, or its pool, and the rows with the highest probability for it, in one pass."""
+    total, labels = int(counts.sum()), len(counts)
+    bounds = _score_bounds(scores, labels) if weighting == "score" and pool is None else [None] * labels
+    # earlier labels may take rows of a later label's pool, so it holds as many more
+    candidates = [
+        TopRows(int(count)) if pool is None else TopRows(max(pool, int(count)) + int(counts[:label].sum()))
+        for label, count in enumerate(counts)
     ]
-    next_best = [Best(total) for _ in wanted]
-    for start in range(0, len(scores), AT_ONCE):
-        part = scores[start : start + AT_ONCE]
-        best, probabilities = part.argmax(axis=1), softmax(part, axis=-1)
-        everything = np.arange(start, start + len(part))
+    next_best = [TopRows(total) for _ in counts]
+    for start in range(0, len(scores), CHUNK_SIZE):
+        chunk = scores[start : start + CHUNK_SIZE]
+        best, probabilities = chunk.argmax(axis=1), softmax(chunk, axis=-1)
+        chunk_rows = np.arange(start, start + len(chunk))
         for label in range(labels):
             if pool is None:
-                own = np.flatnonzero(best == label)
-                firsts[label].meet(draw_keys(part[own], label, how, rng, bounds[label]), start + own)
+                inside = np.flatnonzero(best == label)
+                candidates[label].update(draw_keys(chunk[inside], label, weighting, rng, bounds[label]), start + inside)
             else:
-                firsts[label].meet(part[:, label], everything)
-            next_best[label].meet(probabilities[:, label], everything)
-    owner: dict[int, int] = {}
-    topped_up = np.zeros(labels, dtype=np.int64)
-    for label, count in enumerate(wanted):
-        chosen = firsts[label].rows()
-        if pool is not None:
-            candidates = _free(chosen, owner, max(pool, int(count)))
-            keys = draw_keys(scores[candidates], label, how, rng)
-            chosen = candidates[np.argsort(-keys, kind="stable")[:count]]
-        owner |= dict.fromkeys(chosen.tolist(), label)
-    for label, of_label in enumerate(np.bincount(list(owner.values()), minlength=labels).tolist()):
-        missing = int(wanted[label]) - of_label
-        if missing > 0:
-            owner |= dict.fromkeys(_free(next_best[label].rows(), owner, missing).tolist(), label)
-            topped_up[label] = missing
-    rows = np.array(sorted(owner), dtype=np.int64)
-    given = np.array([owner[row] for row in rows.tolist()], dtype=np.int16)
-    certainty = float(softmax(scores[rows], axis=-1)[np.arange(len(rows)), given].mean()) if len(rows) else 0.0
-    return Selection(rows, given, certainty, topped_up)
+                candidates[label].update(chunk[:, label], chunk_rows)
+            next_best[label].update(probabilities[:, label], chunk_rows)
+    return candidates, next_best
 
 
-def _free(rows: NDArray[np.int64], owner: Mapping[int, int], count: int) -> NDArray[np.int64]:
-    """The first so many rows that serve no label yet."""
-    return np.array([row for row in rows.tolist() if row not in owner][:count], dtype=np.int64)
+def _without_label(rows: NDArray[np.int64], label_of: Mapping[int, int], count: int) -> NDArray[np.int64]:
+    """The first `count` rows that have no label yet."""
+    return np.array([row for row in rows.tolist() if row not in label_of][:count], dtype=np.int64)
 
 
 def select_training_rows(
     scores: Mapping[int, NDArray[np.floating[Any]]],
     weights: Sequence[float],
-    wanted: NDArray[np.int64],
+    counts: NDArray[np.int64],
     settings: IPet,
     teachers: NDArray[np.int64],
     rng: np.random.Generator,
     zero_shot: bool,
 ) -> Selection:
-    """T_i^j without T: the rows that one member's teachers N label for it, by s_N of the generation before."""
+    """T_i^j without T: the rows that a model's teachers N label for it, by s_N of the generation before."""
     s_n = Ensemble([scores[int(teacher)] for teacher in teachers], [weights[teacher] for teacher in teachers])
-    return select_rows(s_n, wanted, rng, settings.draw, settings.zero_shot_pool if zero_shot else None)
+    return select_rows(s_n, counts, rng, settings.draw, settings.zero_shot_pool if zero_shot else None)

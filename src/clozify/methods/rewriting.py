@@ -1,39 +1,40 @@
-"""Rewriting by the masked language model itself: augmented text where there is no translation model at hand.
+"""Paraphrases by the masked language model itself, for UDA and MixText where there is no translation model.
 
-In: texts and a `ClozeModel`. Out: each text with a share of its tokens masked and drawn anew from M(w | z), the rest
-untouched to the letter. A token that starts a word is replaced by one that does, and one inside a word by another
-such. What the model cannot read, beyond its longest row, stays as it is.
+A fraction of a text's tokens is masked and drawn anew from M(w | z); all other characters stay. A token that starts a
+word is replaced by one that does, a token inside a word by another such token. Text beyond the model's maximum length
+stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from clozify.config.recipe import Augment
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.cloze import ClozeModel
 from clozify.prompts.encode import Batch
 
-NUMBERS = 2**25  # scores of words held at a time
+MAX_SCORES = 2**25  # word scores held in memory at a time
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What may stand in a token's place."""
+    """The tokens that may replace one another."""
 
     starts: NDArray[np.bool_]  # by id: whether it starts a word
-    usable: NDArray[np.bool_]  # by id: whether it is a piece of text by itself
-    surface: list[str]  # by id
+    usable: NDArray[np.bool_]  # by id: whether it is printable text
+    surface: list[str]  # by id: the text of a token
 
     @staticmethod
-    def of(model: ClozeModel) -> Vocabulary:
-        """Found from the tokenizer's entries and what they decode to."""
+    def from_model(model: ClozeModel) -> Vocabulary:
+        """Read the vocabulary of a model's tokenizer."""
         tokenizer: Any = model.tokenizer.hf_tokenizer
         pieces = model.tokenizer.to_tokens(range(len(tokenizer)))
         marked = any(piece.startswith(("Ġ", "▁")) for piece in pieces)
@@ -56,86 +57,101 @@ def rewrite(
     seed: int,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[str]:
-    """One rewriting of each text; same seed, same texts, same machine: the same rewriting."""
-    vocabulary, rng = Vocabulary.of(model), np.random.default_rng(seed)
+    """One paraphrase of each text; the same for the same seed, texts and machine."""
+    vocabulary, rng = Vocabulary.from_model(model), np.random.default_rng(seed)
     generator = torch.Generator(model.device).manual_seed(seed)
     before, after = (list(ids) for ids in model.tokenizer.special_tokens(1).specials)
-    room = max(1, min(max_length, model.max_length) - len(before) - len(after))
+    text_length = max(1, min(max_length, model.max_length) - len(before) - len(after))
     encoded = model.tokenizer.encode_with_offsets(texts)
-    lengths = np.array([min(room, len(ids)) for ids, _ in encoded], dtype=np.int64)
-    written = list(texts)
+    lengths = np.array([min(text_length, len(ids)) for ids, _ in encoded], dtype=np.int64)
+    paraphrases = list(texts)
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     done = 0
     with model.scoring():
         while done < len(order):
-            most = int(lengths[order[done]]) + len(before) + len(after)
-            chosen = order[done : done + max(1, TOKENS_PER_BATCH[model.device.type] // most)]
-            rows = [encoded[row][0][: lengths[row]] for row in chosen]
+            width = int(lengths[order[done]]) + len(before) + len(after)
+            chosen = order[done : done + max(1, TOKENS_PER_BATCH[model.device.type] // width)]
+            rows = [encoded[index][0][: lengths[index]] for index in chosen]
             ids, attention = (
-                np.full((len(rows), most), model.tokenizer.pad_id),
-                np.zeros((len(rows), most), dtype=np.int64),
+                np.full((len(rows), width), model.tokenizer.pad_id),
+                np.zeros((len(rows), width), dtype=np.int64),
             )
-            for place, row in enumerate(rows):
-                whole = [*before, *row, *after]
-                ids[place, : len(whole)], attention[place, : len(whole)] = whole, 1
-            row_of, at = _masked(rows, vocabulary, settings.mask_share, rng)
-            old = ids[row_of, at + len(before)]
-            ids[row_of, at + len(before)] = model.tokenizer.mask_id
+            for row, row_ids in enumerate(rows):
+                sequence = [*before, *row_ids, *after]
+                ids[row, : len(sequence)], attention[row, : len(sequence)] = sequence, 1
+            masked_rows, positions = _choose_tokens(rows, vocabulary, settings.mask_share, rng)
+            columns = positions + len(before)
+            old = ids[masked_rows, columns]
+            ids[masked_rows, columns] = model.tokenizer.mask_id
             batch = Batch(np.arange(len(rows)), ids, attention, np.zeros_like(ids), np.zeros(len(rows), dtype=np.int64))
-            new = _drawn(model, batch, row_of, at + len(before), old, vocabulary, settings.temperature, generator)
-            for place, number in enumerate(chosen):
-                mine = row_of == place
-                spans = [encoded[number][1][token] for token in at[mine]]
-                words = [vocabulary.surface[token] for token in new[mine]]
-                written[number] = _spliced(texts[number], spans, words)
+            scores = _masked_scores(model, batch, masked_rows, columns)
+            new = _draw_tokens(model, scores, old, vocabulary, settings.temperature, generator)
+            for row, index in enumerate(chosen):
+                in_row = masked_rows == row
+                spans = [encoded[index][1][position] for position in positions[in_row]]
+                words = [vocabulary.surface[token] for token in new[in_row]]
+                paraphrases[index] = _replace_spans(texts[index], spans, words)
             done += len(chosen)
             advance(len(chosen))
-    return written
+    return paraphrases
 
 
-def _masked(
-    rows: Sequence[NDArray[np.int64]], vocabulary: Vocabulary, share: float, rng: np.random.Generator
+def _choose_tokens(
+    rows: Sequence[NDArray[np.int64]], vocabulary: Vocabulary, fraction: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which tokens are masked: their rows and their places, at least one in a row that has any to mask."""
+    """The rows and positions of the tokens to mask: a fraction of each row's, at least one if any is usable."""
     lengths = np.array([len(row) for row in rows])
-    row_of = np.repeat(np.arange(len(rows)), lengths)
-    at = np.arange(len(row_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    luck = np.where(vocabulary.usable[np.concatenate(rows)], rng.random(len(row_of)), np.inf)
-    order = np.lexsort((luck, row_of))  # each row's tokens, the luckiest first
+    row_index = np.repeat(np.arange(len(rows)), lengths)
+    positions = np.arange(len(row_index)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    keys = np.where(vocabulary.usable[np.concatenate(rows)], rng.random(len(row_index)), np.inf)
+    order = np.lexsort((keys, row_index))  # each row's tokens by their random keys
     rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = at  # within the row
-    wanted = np.maximum(1, np.round(share * lengths))[row_of]
-    masked = (rank < wanted) & np.isfinite(luck)
-    return row_of[masked], at[masked]
+    rank[order] = positions  # within the row
+    counts = np.maximum(1, np.round(fraction * lengths))[row_index]
+    masked = (rank < counts) & np.isfinite(keys)
+    return row_index[masked], positions[masked]
 
 
-def _drawn(
+def _masked_scores(
+    model: ClozeModel, batch: Batch, rows: NDArray[np.int64], columns: NDArray[np.int64]
+) -> Iterator[Tensor]:
+    """The word scores at the masked tokens, (tokens, vocabulary), in chunks that fit into memory."""
+    if not len(rows):
+        return
+    states = model.states(batch, model.to_device(rows), model.to_device(columns)).to(model.model.dtype)
+    for chunk in torch.split(states, _chunk_size(model)):
+        yield model.head(chunk)
+
+
+def _chunk_size(model: ClozeModel) -> int:
+    return max(1, MAX_SCORES // model.head.vocabulary)
+
+
+def _draw_tokens(
     model: ClozeModel,
-    batch: Batch,
-    rows: NDArray[np.int64],
-    places: NDArray[np.int64],
+    scores: Iterator[Tensor],
     old: NDArray[np.int64],
     vocabulary: Vocabulary,
     temperature: float,
     generator: torch.Generator,
 ) -> NDArray[np.int64]:
-    """A token for each masked place, drawn from softmax(scores / temperature) over those that may stand there."""
-    if not len(rows):
+    """A token for each masked one, drawn from softmax(scores / temperature) over the tokens that may replace it."""
+    if not len(old):
         return old
-    states = model.states(batch, model.to_device(rows), model.to_device(places)).to(model.model.dtype)
     starts, usable = model.to_device(vocabulary.starts), model.to_device(vocabulary.usable)
-    drawn, at_once = [], max(1, NUMBERS // model.head.vocabulary)
-    for part, was in zip(torch.split(states, at_once), torch.split(model.to_device(old), at_once), strict=True):
-        scores = model.head(part)[:, : len(usable)].float() / temperature  # (places, words)
-        may = usable & (starts == starts[was][:, None])
-        luck = torch.rand(scores.shape, generator=generator, device=scores.device).clamp(min=1e-20)
-        drawn.append((scores - torch.log(-torch.log(luck))).masked_fill(~may, -torch.inf).argmax(dim=-1))  # Gumbel
+    drawn = []
+    for chunk, old_tokens in zip(scores, torch.split(model.to_device(old), _chunk_size(model)), strict=True):
+        logits = chunk[:, : len(usable)].float() / temperature  # (tokens, vocabulary)
+        eligible = usable & (starts == starts[old_tokens][:, None])
+        uniform = torch.rand(logits.shape, generator=generator, device=logits.device).clamp(min=1e-20)
+        gumbel = -torch.log(-torch.log(uniform))
+        drawn.append((logits + gumbel).masked_fill(~eligible, -torch.inf).argmax(dim=-1))
     return torch.cat(drawn).cpu().numpy()
 
 
-def _spliced(text: str, spans: Sequence[tuple[int, int]], words: Sequence[str]) -> str:
-    """The text with each span's words replaced; white space that a span starts with stays."""
+def _replace_spans(text: str, spans: Sequence[tuple[int, int]], words: Sequence[str]) -> str:
+    """The text with each span replaced by a word; white space at the start of a span stays."""
     for (start, stop), word in sorted(zip(spans, words, strict=True), reverse=True):
         lead = len(text[start:stop]) - len(text[start:stop].lstrip())
         text = text[: start + lead] + word + text[stop:]

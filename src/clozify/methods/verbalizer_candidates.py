@@ -1,7 +1,4 @@
-"""The words that a verbalizer search chooses from (appendix E): whole words of the model, frequent ones first.
-
-In: a task's questions and rows. Out: `Candidates`, each with its id at the mask of every pattern.
-"""
+"""The candidate words of the verbalizer search (appendix E): complete words of the vocabulary, frequent ones first."""
 
 from __future__ import annotations
 
@@ -18,93 +15,96 @@ from clozify.prompts.tokenizer import SPACE, PromptTokenizer
 from clozify.prompts.verbalizer import word_ids
 from clozify.utils.progress import progress
 
-LETTERS = 2  # a candidate has at least so many alphabetic characters
+MIN_LETTERS = 2  # of a candidate
 
 
 class Candidates:
-    """The words to choose from, and the id of each at the mask of each pattern."""
+    """Candidate words, each with its token id at the mask of every pattern."""
 
     def __init__(self, tokenizer: PromptTokenizer, templates: list[Template]) -> None:
         self.tokenizer, self.templates = tokenizer, templates
         self.words: list[str] = []
-        self.place: dict[tuple[int, ...], int] = {}  # a word's ids -> its place among the words
+        self.index: dict[tuple[int, ...], int] = {}  # a word's ids -> its index in `words`
 
     def ids(self, word: str) -> tuple[int, ...] | None:
         """The word's id in each pattern; None if it is not one token in all of them."""
-        each = [word_ids(self.tokenizer, template, word) for template in self.templates]
+        ids_by_pattern = [word_ids(self.tokenizer, template, word) for template in self.templates]
         unknown = [self.tokenizer.hf_tokenizer.unk_token_id]
-        return None if any(len(ids) != 1 or ids == unknown for ids in each) else tuple(ids[0] for ids in each)
+        return (
+            None
+            if any(len(ids) != 1 or ids == unknown for ids in ids_by_pattern)
+            else tuple(ids[0] for ids in ids_by_pattern)
+        )
 
-    def fill(self, words: Iterable[str], most: int, banned: Collection[tuple[int, ...] | None] = ()) -> list[str]:
-        """Take in words until there are `most`, each that the model reads alike once; returns those that it splits."""
+    def add(self, words: Iterable[str], limit: int, banned: Collection[tuple[int, ...] | None] = ()) -> list[str]:
+        """Add words until there are `limit`, one for each sequence of ids; returns words that are not one token."""
         split = []
         for word in words:
-            if len(self.words) >= most:
+            if len(self.words) >= limit:
                 break
             ids = self.ids(word)
             if ids is None:
                 split.append(word)
-            elif ids not in banned and ids not in self.place:
-                self.place[ids] = len(self.words)
+            elif ids not in banned and ids not in self.index:
+                self.index[ids] = len(self.words)
                 self.words.append(word)
         return split
 
 
 def fill_candidates(
     candidates: Candidates,
-    most: int,
+    limit: int,
     allowed: list[str] | None,
     banned: Collection[tuple[int, ...] | None],
-    questions: TaskPrompts,
+    prompts: TaskPrompts,
     rows: Rows,
-    pile: Rows | None,
+    unlabeled: Rows | None,
 ) -> list[str]:
-    """Take in the most frequent words of the pile (else of the labelled rows); returns what is worth telling."""
-    tokenizer, given = candidates.tokenizer, len(candidates.words)
-    frequency = _frequency(tokenizer, questions, rows if pile is None else pile)
+    """Add the most frequent words of the unlabelled rows, else of the labelled `rows`; returns warnings."""
+    tokenizer, count_before = candidates.tokenizer, len(candidates.words)
+    frequency = _token_counts(tokenizer, prompts, rows if unlabeled is None else unlabeled)
 
     def count(word: str) -> int:
         ids = tokenizer.encode_after_slot(" ", word)
         return int(frequency[ids[0]]) if len(ids) == 1 else 0
 
     if allowed is not None:
-        split = candidates.fill(sorted(allowed, key=count, reverse=True), most, banned)
-        if len(candidates.words) == given:
+        split = candidates.add(sorted(allowed, key=count, reverse=True), limit, banned)
+        if len(candidates.words) == count_before:
             raise TaskError(
                 f"None of the allowed words can be taken: {quoted(split or allowed)}; a word must be one token of the "
                 "model in every pattern, and not be forbidden."
             )
         return [f"Allowed, but not one token in every pattern, so left out: {quoted(split)}."] if split else []
-    candidates.fill(_vocabulary(tokenizer, frequency), most, banned)
-    met = sum(count(word) > 0 for word in candidates.words)
-    if met == len(candidates.words) and pile is not None:
+    candidates.add(_vocabulary(tokenizer, frequency), limit, banned)
+    in_rows = sum(count(word) > 0 for word in candidates.words)
+    if in_rows == len(candidates.words) and unlabeled is not None:
         return []
-    where = "labelled rows, since there are no unlabelled ones" if pile is None else "unlabelled rows"
+    source = "labelled rows, since there are no unlabelled ones" if unlabeled is None else "unlabelled rows"
     return [
-        f"{met:,} of the {len(candidates.words):,} candidates stand in the {where}; the others are taken in the order "
-        "of the model's vocabulary."
+        f"{in_rows:,} of the {len(candidates.words):,} candidates occur in the {source}; the others are taken in the "
+        "order of the model's vocabulary."
     ]
 
 
-def _frequency(tokenizer: PromptTokenizer, questions: TaskPrompts, rows: Rows) -> NDArray[np.int64]:
-    """How often each token stands in the rows: (vocabulary,)."""
+def _token_counts(tokenizer: PromptTokenizer, prompts: TaskPrompts, rows: Rows) -> NDArray[np.int64]:
+    """How often each token occurs in the rows: (vocabulary,)."""
     count = np.zeros(len(tokenizer.is_special), dtype=np.int64)
-    fields = sorted({column.slot.field for column in questions.fields})
+    fields = sorted({column.slot.field for column in prompts.fields})
     with progress("counting words", len(rows) * len(fields)) as advance:
         for start, stop in rows.chunks():
             for field in fields:
-                count += np.bincount(
-                    tokenizer.encode_batch(rows.texts(field, start, stop), SPACE).ids, minlength=len(count)
-                )
+                tokens = tokenizer.encode_batch(rows.texts(field, start, stop), SPACE)
+                count += np.bincount(tokens.ids, minlength=len(count))
                 advance(stop - start)
     return count
 
 
 def _vocabulary(tokenizer: PromptTokenizer, frequency: NDArray[np.int64]) -> Iterator[str]:
-    """The model's whole words, the most frequent first, then as they stand in the vocabulary."""
+    """The complete words of the vocabulary, the most frequent first, then in the order of the vocabulary."""
     for token in np.argsort(-frequency, kind="stable").tolist():
         word = "" if tokenizer.is_special[token] else tokenizer.decode([token])
-        if sum(map(str.isalpha, word)) >= LETTERS and tokenizer.encode_after_slot(" ", word) == [
-            token
-        ]:  # else a piece of one
+        if sum(map(str.isalpha, word)) < MIN_LETTERS:
+            continue
+        if tokenizer.encode_after_slot(" ", word) == [token]:  # else the token is a part of a word
             yield word

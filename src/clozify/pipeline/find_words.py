@@ -79,12 +79,12 @@ def find_words(
     began = time.monotonic()
     questions = compile_task(model, _with_words(loaded, given), rows, how.wording)  # checks the given words
     candidates = Candidates(model.tokenizer, [question.template for question in questions.patterns])
-    candidates.fill([word for words in given.values() for word in words], sys.maxsize)
+    candidates.add([word for words in given.values() for word in words], sys.maxsize)
     places = {  # each label's given words, by the label's place in the task
-        loaded.labels.index(label): list(dict.fromkeys(candidates.place[candidates.ids(word) or ()] for word in words))
+        loaded.labels.index(label): list(dict.fromkeys(candidates.index[candidates.ids(word) or ()] for word in words))
         for label, words in given.items()
     }
-    if clash := [word for word in forbidden if candidates.ids(word) in candidates.place]:
+    if clash := [word for word in forbidden if candidates.ids(word) in candidates.index]:
         raise TaskError(f"The word {quoted(clash)} is forbidden, but also given to a label; choose one of the two.")
     banned = {candidates.ids(word) for word in forbidden}
     warnings += fill_candidates(candidates, how.words.candidates, allowed, banned, questions, rows, pile)
@@ -196,7 +196,7 @@ def _scores(
     """M(t) at the mask: (patterns, rows, candidates), on disk, not in memory."""
     max_length = min(max_length, model.max_length)
     budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
-    ids = np.array(list(candidates.place), dtype=np.int64)  # (candidates, patterns)
+    ids = np.array(list(candidates.index), dtype=np.int64)  # (candidates, patterns)
     columns = questions.tokenize(model, rows, 0, len(rows))
     encoded = [EncodedRows(question.template, columns, max_length) for question in questions.patterns]
     with tempfile.TemporaryFile() as file:

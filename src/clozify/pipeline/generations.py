@@ -16,7 +16,7 @@ from scipy.special import softmax
 from clozify.errors import RecipeError
 from clozify.methods.ensemble import Ensemble
 from clozify.methods.ipet import (
-    AT_ONCE,
+    CHUNK_SIZE,
     Selection,
     choose_teachers,
     count_generations,
@@ -168,7 +168,7 @@ def _told(
 def _sure_and_agreeing(now: Ensemble, then: Ensemble | None) -> tuple[float, float]:
     """How sure a generation is of the pile's rows, and on what share of them it agrees with the one before."""
     sure, agreeing = 0.0, 0
-    for start, scores in now.chunks(AT_ONCE):
+    for start, scores in now.chunks(CHUNK_SIZE):
         sure += float(softmax(scores, axis=-1).max(axis=1).sum())
         if then is not None:
             others = then[start : start + len(scores)]

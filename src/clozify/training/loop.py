@@ -174,13 +174,13 @@ def _captured_stepper(
             fused = encoder if master.float32 else nn.Module()
             optimizer = make_optimizer(module, settings, learning_rates, master.float32, capturable=True)
             schedule = make_schedule(optimizer, settings, rows)
-            rest = [p for p in module.parameters() if p not in master.float32]
+            remaining = [p for p in module.parameters() if p not in master.float32]
 
             def update() -> None:
                 if master.float32:
-                    master.step([p.grad for p in rest if p.grad is not None])
+                    master.step([p.grad for p in remaining if p.grad is not None])
                 elif settings.max_grad_norm:
-                    accelerator.clip_grad_norm_(rest, settings.max_grad_norm)
+                    accelerator.clip_grad_norm_(remaining, settings.max_grad_norm)
                 optimizer.step()
                 module.zero_grad(set_to_none=True)
 

@@ -9,7 +9,7 @@ from clozify.config.recipe import IPet
 from clozify.methods import ipet as module
 from clozify.methods.ensemble import Ensemble
 from clozify.methods.ipet import (
-    Best,
+    TopRows,
     choose_teachers,
     count_generations,
     counts_to_draw,
@@ -165,7 +165,7 @@ def test_a_selection_has_the_rows_asked_for_whatever_the_scores_are(rows, of_t, 
         ).tolist()
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "AT_ONCE", at_once)
+        patch.setattr(module, "CHUNK_SIZE", at_once)
         chosen = select_rows(scores, wanted, rng, how, 100 if zero_shot else None)
     assert np.bincount(chosen.labels, minlength=len(of_t)).tolist() == wanted.tolist()
     assert len(set(chosen.rows.tolist())) == len(chosen.rows) == wanted.sum()
@@ -175,7 +175,7 @@ def test_a_selection_has_the_rows_asked_for_whatever_the_scores_are(rows, of_t, 
 @pytest.mark.parametrize("how", ["probability", "score"])
 def test_a_pile_in_parts_is_drawn_from_in_the_same_proportion(how, monkeypatch):
     """By hand for one row of three, each a part of its own; the lowest score is that of all parts, not of one."""
-    monkeypatch.setattr(module, "AT_ONCE", 1)
+    monkeypatch.setattr(module, "CHUNK_SIZE", 1)
     scores = np.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
     weights = np.exp(scores[:, 0]) / (np.exp(scores[:, 0]) + 1) if how == "probability" else scores[:, 0] - 0.5
     rng = np.random.default_rng(0)
@@ -189,7 +189,7 @@ def test_the_best_of_a_pile_are_the_same_however_it_is_cut(monkeypatch):
     scores[:, 0] += 5
     found = []
     for at_once in (1, 7, 64, 1000):
-        monkeypatch.setattr(module, "AT_ONCE", at_once)
+        monkeypatch.setattr(module, "CHUNK_SIZE", at_once)
         everything = np.array([0, 40, 40])  # of rows that are best for label 0
         topped = select_rows(scores, everything, np.random.default_rng(0))
         pooled = select_rows(scores, np.array([5, 5, 5]), np.random.default_rng(0), pool=20)
@@ -199,9 +199,9 @@ def test_the_best_of_a_pile_are_the_same_however_it_is_cut(monkeypatch):
 
 @given(st.lists(st.integers(0, 6), max_size=60), st.integers(0, 9), st.integers(1, 9))
 def test_the_best_are_the_first_of_a_stable_sort(values, count, size):
-    best, array = Best(count), np.array(values, dtype=np.float64)
+    best, array = TopRows(count), np.array(values, dtype=np.float64)
     for start in range(0, len(array), size):
-        best.meet(array[start : start + size], np.arange(start, min(start + size, len(array))))
+        best.update(array[start : start + size], np.arange(start, min(start + size, len(array))))
     assert best.rows().tolist() == np.argsort(-array, kind="stable")[:count].tolist()
 
 

@@ -7,9 +7,9 @@ from clozify.methods.verbalizer_search import (
     Curve,
     WordScores,
     distribution,
-    log_sum_of_others,
+    logsumexp_of_other_labels,
+    score_words,
     search_verbalizer,
-    weigh,
 )
 
 # one pattern, a row of label 0 and a row of label 1, three candidates: exp M(t)
@@ -24,7 +24,7 @@ def uniform(labels, candidates):
 
 def test_s_is_the_paper_s_on_numbers_worked_out_by_hand():
     """With the label's own old word in the denominator, words would still get a ranking, but another one."""
-    found = weigh(SCORES, LABELS, np.array([[0, 1]]))  # v(0) is the first candidate, v(1) the second
+    found = score_words(SCORES, LABELS, np.array([[0, 1]]))  # v(0) is the first candidate, v(1) the second
     # beside v(1), whose exp M is 2 in the first row and 1 in the second
     of_first = [1 / 3 - 3 / 4, 2 / 4 - 1 / 2, 3 / 5 - 1 / 2]
     # beside v(0), whose exp M is 3 in the second row, which is this label's own, and 1 in the first
@@ -34,7 +34,7 @@ def test_s_is_the_paper_s_on_numbers_worked_out_by_hand():
 
 def test_the_words_of_all_other_labels_stand_in_the_denominator():
     scores = np.log([[[1, 2, 3], [1, 1, 1], [4, 1, 2]]]).astype(np.float32)
-    found = weigh(scores, np.array([0, 1, 2], dtype=np.int16), np.array([[0, 1, 2]]))
+    found = score_words(scores, np.array([0, 1, 2], dtype=np.int16), np.array([[0, 1, 2]]))
     others = np.array([2 + 3, 1 + 1, 1 + 2])  # of label 0, in each row
     q = [[1 / 6, 2 / 7, 3 / 8], [1 / 3, 1 / 3, 1 / 3], [4 / 7, 1 / 4, 2 / 5]]
     assert np.allclose(np.exp(scores[0]) / (np.exp(scores[0]) + others[:, None]), q, atol=1e-6)
@@ -47,8 +47,8 @@ def test_patterns_and_verbalizers_count_alike():
     scores = rng.normal(size=(3, 6, 9)).astype(np.float32)
     labels = np.array([0, 1, 2, 0, 0, 1], dtype=np.int16)
     drawn = rng.integers(0, 9, size=(4, 3))
-    single = [weigh(scores[[p]], labels, drawn[[j]]) for p in range(3) for j in range(4)]
-    assert np.allclose(weigh(scores, labels, drawn), np.mean(single, axis=0), atol=1e-6)
+    single = [score_words(scores[[p]], labels, drawn[[j]]) for p in range(3) for j in range(4)]
+    assert np.allclose(score_words(scores, labels, drawn), np.mean(single, axis=0), atol=1e-6)
 
 
 def test_rho_is_the_paper_s_on_numbers_worked_out_by_hand():
@@ -64,9 +64,9 @@ def test_without_epsilon_a_label_that_no_word_fits_draws_from_all():
 def test_many_candidates_are_read_off_the_curve_as_exactly_as_worked_out_one_by_one():
     rng = np.random.default_rng(1)
     at = rng.normal(-3, 5, size=4000).astype(np.float32)
-    others = log_sum_of_others(at[rng.integers(0, 4000, size=(50, 3))])[:, 0]
+    others = logsumexp_of_other_labels(at[rng.integers(0, 4000, size=(50, 3))])[:, 0]
     curve = Curve(at)
-    assert len(curve.points) < 1000
+    assert len(curve.knots) < 1000
     exact = (1 / (1 + np.exp(others - at[:, None].astype(np.float64)))).mean(axis=1)
     assert np.abs(curve.mean_probability(others) - exact).max() < 1e-6
 
@@ -75,14 +75,14 @@ def test_many_candidates_are_read_off_the_curve_as_exactly_as_worked_out_one_by_
 def test_scores_far_apart_are_certain_and_not_broken():
     """exp of a raw score overflows float32 from 89 on, which would make NaN of the words that fit best."""
     at = np.array([-300, 0, 300], dtype=np.float32)
-    others = log_sum_of_others(np.array([[-300, 0], [300, 0]], dtype=np.float32))
+    others = logsumexp_of_other_labels(np.array([[-300, 0], [300, 0]], dtype=np.float32))
     assert np.allclose(others, [[0, -300], [0, 300]])
     assert np.allclose(Curve(at).mean_probability(others[:, 1]), [0.25, 0.5, 0.75])
 
 
 def test_a_mean_over_no_rows_counts_as_nothing():
     """A label without rows, or all rows of one label: NaN would spread to every label by the next draw."""
-    found = weigh(SCORES, np.array([0, 0], dtype=np.int16), np.array([[0, 1]]))
+    found = score_words(SCORES, np.array([0, 0], dtype=np.int16), np.array([[0, 1]]))
     assert np.allclose(found[0], [(1 / 3 + 3 / 4) / 2, 1 / 2, (3 / 5 + 1 / 2) / 2])
     assert not found[1].any()
 
@@ -98,7 +98,7 @@ def test_the_first_draw_is_from_the_words_that_a_label_starts_with():
     """Seeds that are only put beside the result would not steer the search."""
     start = np.array([[1.0, 0, 0], [0, 1.0, 0]])
     found = search_verbalizer(SCORES, LABELS, start, Words(k=7, i_max=1), 0)
-    assert np.allclose(found.scores, weigh(SCORES, LABELS, np.array([[0, 1]])), atol=1e-6)
+    assert np.allclose(found.scores, score_words(SCORES, LABELS, np.array([[0, 1]])), atol=1e-6)
 
 
 def test_the_word_that_only_a_label_s_rows_call_for_is_found():

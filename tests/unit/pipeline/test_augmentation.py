@@ -38,9 +38,11 @@ def test_a_share_of_the_tokens_is_rewritten_and_at_least_one(tiny, monkeypatch):
     from clozify.methods import rewriting
 
     model, masked = tiny("bert"), []
-    drawn = rewriting._drawn
+    masked_scores = rewriting._masked_scores
     monkeypatch.setattr(
-        rewriting, "_drawn", lambda m, batch, rows, *rest: masked.append(rows) or drawn(m, batch, rows, *rest)
+        rewriting,
+        "_masked_scores",
+        lambda m, b, rows, columns: masked.append(rows) or masked_scores(m, b, rows, columns),
     )
     texts = ["good bad okay great " * 5, "good"]
     rewrite(model, texts, Augment(mask_share=0.25), 64, seed=0)
@@ -50,7 +52,7 @@ def test_a_share_of_the_tokens_is_rewritten_and_at_least_one(tiny, monkeypatch):
 def test_words_are_drawn_as_often_as_the_model_likes_them(tiny):
     """Sampling that forgot the temperature, or drew from words that may not stand there, would still look random."""
     model = tiny("bert")
-    vocabulary = Vocabulary.of(model)
+    vocabulary = Vocabulary.from_model(model)
     ids = torch.tensor(
         [
             [

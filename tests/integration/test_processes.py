@@ -1,4 +1,4 @@
-"""Members trained by several processes at a time: the same run as with one, whoever dies on the way."""
+"""Members trained by several processes at a time: the same run as with one, also when a process is killed."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ def test_two_processes_leave_the_same_run_as_one_though_one_is_killed(run, files
 
 
 @pytest.mark.slow
-def test_without_labelled_rows_the_untrained_pairs_are_shared_out_too(run, files):
+def test_without_labelled_rows_the_untrained_pairs_are_scored_by_all_processes(run, files):
     """A process that was at work on something else before must still label with the pretrained weights."""
     more = {"labeled": None, "method": "ipet", "settings": [*SETTINGS, "ipet.generations=1", "repetitions=1"]}
     alone = run("alone", **more)
@@ -148,8 +148,8 @@ def test_a_job_that_fails_three_times_ends_the_run_with_its_log(worker):
 
 
 @pytest.mark.slow
-def test_processes_for_gpus_are_started_when_a_run_begins_and_do_its_work(worker):
-    """As many as will have work; though no GPU is here to be opened, which is for the work itself to meet."""
+def test_processes_for_gpus_are_started_with_the_run_and_run_its_jobs(worker):
+    """As many as there will be jobs; a GPU that cannot be opened is left to the first job to report."""
     with ProcessExecutor(3, gpus=1) as executor:
         executor.start(worker, 2)
         early = {handle.process.pid for handle in executor.handles}
@@ -163,15 +163,15 @@ def test_processes_for_gpus_are_started_when_a_run_begins_and_do_its_work(worker
 
 
 @pytest.mark.slow
-def test_processes_for_gpus_that_get_no_work_end_with_the_run(worker):
+def test_processes_for_gpus_that_get_no_job_end_with_the_run(worker):
     """A run that was finished before, or that fails at once."""
     with ProcessExecutor(2, gpus=1) as executor:
         executor.start(worker, 2)
     assert not worker_processes(psutil.Process())
 
 
-def test_on_a_cpu_nobody_is_started_before_there_is_work(worker):
-    """They would only take it from the run's own process."""
+def test_on_a_cpu_no_process_is_started_before_there_is_a_job(worker):
+    """They would compete with the main process for its processor."""
     with ProcessExecutor(2) as executor:
         executor.start(worker, 2)
         assert not worker_processes(psutil.Process())
@@ -179,36 +179,36 @@ def test_on_a_cpu_nobody_is_started_before_there_is_work(worker):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("done", "expected"), [(False, [2]), (True, [0])])
-def test_a_run_says_how_much_work_will_come_unless_it_was_done_before(run, files, monkeypatch, done, expected):
+def test_a_run_states_how_many_jobs_to_expect_and_none_when_all_are_finished(run, files, monkeypatch, done, expected):
     """Two pairs, one seed."""
-    begun, start = [], ProcessExecutor.start
+    stated, start = [], ProcessExecutor.start
 
     def count_jobs(self, worker, expected_jobs):
-        begun.append(expected_jobs)
+        stated.append(expected_jobs)
         start(self, worker, expected_jobs)
 
     monkeypatch.setattr(ProcessExecutor, "start", count_jobs)
     settings = [*SETTINGS, "repetitions=1"]
     run("shared", at_once=2, settings=settings)
     if done:
-        begun.clear()
+        stated.clear()
         run("shared", at_once=2, settings=settings)
-    assert begun == expected
+    assert stated == expected
 
 
 @pytest.mark.slow
-def test_what_the_user_can_mend_is_said_at_once(worker):
+def test_an_error_that_the_user_can_correct_is_raised_at_once(worker):
     """Tried three times, a wrong learning rate would cost three trainings."""
-    said: list[str] = []
-    worker.context.log = said.append
+    lines: list[str] = []
+    worker.context.log = lines.append
     with ProcessExecutor(1) as executor, pytest.raises(ClozifyError, match="The loss is nan"):
         run_all(executor, worker, [RefusedJob()])
-    assert not said
+    assert not lines
 
 
 @pytest.mark.slow
-def test_the_processes_end_when_the_run_s_own_process_is_killed(files, tiny_folder):
-    """Left alone they would write into a folder that somebody else has taken up."""
+def test_the_workers_end_when_the_main_process_is_killed(files, tiny_folder):
+    """They would go on writing to a folder that a new process may have locked."""
     code = (
         "import sys; from clozify.pipeline.train import train; task, labeled, pile, model, output = sys.argv[1:]; "
         "train(task, labeled, output, at_once=2, unlabeled=pile, model=model, settings=['finetune.max_steps=9999'])"
@@ -228,7 +228,7 @@ def test_the_processes_end_when_the_run_s_own_process_is_killed(files, tiny_fold
 
 
 @pytest.mark.slow
-def test_trackers_hear_of_steps_that_other_processes_take(run, files):
+def test_trackers_log_the_losses_of_workers(run, files):
     """A tracker without the members' losses looks as if nothing was trained."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -243,20 +243,22 @@ def test_auto_measures_one_model_in_a_process_of_its_own_and_says_what_it_chose(
     """Measured in the run's own process, the memory of the trial would be gone for what follows."""
     import torch
 
-    from clozify.pipeline import concurrency as room
+    from clozify.pipeline import concurrency
 
     lines: list[str] = []
     assert run("auto", at_once="auto", log=lines.append) == run("alone")
-    (told,) = [line for line in lines if line.startswith("at once: ")]
-    assert "at once: 1 on each machine; one takes 0." in told  # one thread in this test
-    assert told.endswith("what decides is the number of threads, 1")
-    found: list[room.Measured] = []
-    fitting = room.fitting
-    monkeypatch.setattr(room, "fitting", lambda measured, models: found.append(measured) or fitting(measured, models))
+    (line,) = [line for line in lines if line.startswith("at once: ")]
+    assert "at once: 1 on each machine; one takes 0." in line  # one thread in this test
+    assert line.endswith("what decides is the number of threads, 1")
+    measurements: list[concurrency.Measured] = []
+    fitting = concurrency.fitting
+    monkeypatch.setattr(
+        concurrency, "fitting", lambda measured, models: measurements.append(measured) or fitting(measured, models)
+    )
     torch.set_num_threads(2)
     assert main(monkeypatch, files, "--plan", "--at-once", "auto", "--model", tiny_folder("bert"))["at_once"] == 1
-    assert found[0].threads == 2
-    assert 100 << 20 < found[0].need < 4 << 30 < found[0].free
+    assert measurements[0].threads == 2
+    assert 100 << 20 < measurements[0].need < 4 << 30 < measurements[0].free
 
 
 def main(monkeypatch, files, *more):

@@ -1,4 +1,4 @@
-"""Members trained on a real Ray cluster: the same run as with one process, whoever dies on the way."""
+"""Members trained on a real Ray cluster: the same run as with one process, also when a worker is killed."""
 
 import importlib.util
 import json
@@ -62,7 +62,7 @@ def bucket(cluster, store_port):
 
 
 def at_work() -> list[psutil.Process]:
-    """The workers that are doing a piece of work now: Ray writes it into the process's title."""
+    """The workers that run a job now: Ray writes it into the process's title."""
     found = []
     for process in psutil.Process().children(recursive=True):  # Ray's own processes are ours
         with suppress(psutil.NoSuchProcess, IndexError):
@@ -174,13 +174,13 @@ def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monke
 
 
 @pytest.mark.slow
-def test_work_that_fails_three_times_stops_the_run_with_its_log(worker):
-    said: list[str] = []
-    worker.context.log = said.append
+def test_a_job_that_fails_three_times_ends_the_run_with_its_log(worker):
+    lines: list[str] = []
+    worker.context.log = lines.append
     with RayExecutor(at_once=1) as executor, pytest.raises(RunError) as error:
         run_all(executor, worker, [DyingJob()])
     reasons = ["its worker died", "ValueError: no luck", "ValueError: no luck"]
-    assert said == [f"member 1/1  failed: {reason} ({n} of 3 tries)" for n, reason in enumerate(reasons, start=1)]
+    assert lines == [f"member 1/1  failed: {reason} ({n} of 3 tries)" for n, reason in enumerate(reasons, start=1)]
     log = worker.folder.path / "workers" / "0.txt"
     assert f"failed 3 times, the last time with: ValueError: no luck; see {log}" in str(error.value)
     assert "The actor died" in log.read_text()
@@ -189,17 +189,17 @@ def test_work_that_fails_three_times_stops_the_run_with_its_log(worker):
 
 
 @pytest.mark.slow
-def test_what_the_user_can_mend_is_said_at_once(worker):
+def test_an_error_that_the_user_can_correct_is_raised_at_once(worker):
     """Tried three times, a wrong learning rate would cost three trainings."""
-    said: list[str] = []
-    worker.context.log = said.append
+    lines: list[str] = []
+    worker.context.log = lines.append
     with RayExecutor(at_once=1) as executor, pytest.raises(ClozifyError, match="The loss is nan"):
         run_all(executor, worker, [RefusedJob()])
-    assert not said
+    assert not lines
 
 
 @pytest.mark.slow
-def test_trackers_hear_of_steps_that_workers_take(run, files):
+def test_trackers_log_the_losses_of_workers(run, files):
     """A tracker without the members' losses looks as if nothing was trained."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -225,7 +225,7 @@ def test_a_machine_that_does_not_see_the_folder_or_has_another_version_is_named(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "s3"])
-def test_a_run_in_a_store_that_is_killed_goes_on_and_its_classifier_predicts(run, files, cluster, bucket, kind):
+def test_a_run_in_a_store_that_is_killed_resumes_and_its_classifier_predicts(run, files, cluster, bucket, kind):
     """Half a member in the store would count as one; a run that only its own machine can read is lost with it."""
     if kind == "s3" and bucket is None:
         pytest.skip("s3fs and moto are not installed: pip install s3fs 'moto[server]'")

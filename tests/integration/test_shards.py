@@ -31,8 +31,10 @@ def split(monkeypatch):
 
 
 @pytest.mark.usefixtures("split")
-@pytest.mark.parametrize("more", [[], ["adapter.method=lora"], ["scores_dtype=float16"]], ids=lambda more: str(more))
-def test_shards_of_whole_stretches_give_the_same_scores_to_the_bit(run, files, monkeypatch, more):
+@pytest.mark.parametrize(
+    "more", [[], pytest.param(["adapter.method=lora"], marks=pytest.mark.slow), ["scores_dtype=float16"]], ids=str
+)
+def test_shards_of_whole_chunks_give_the_same_scores_to_the_bit(run, files, monkeypatch, more):
     """A shard that is scored with another member's weights looks like any other."""
     alone = run("alone", settings=[*SETTINGS, *more, "shard_rows=0"])
     lines: list[str] = []

@@ -93,6 +93,7 @@ class ProcessExecutor(WorkerPool[_WorkerProcess]):
         environment = os.environ | self.variables
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         environment["OMP_NUM_THREADS"] = str(self.threads)
+        environment.pop("MKL_NUM_THREADS", None)  # PyTorch would use it instead
         if self.gpus:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self.gpus)))).split(",")
             environment["CUDA_VISIBLE_DEVICES"] = visible[slot % self.gpus]

@@ -28,8 +28,10 @@ def test_only_the_gpus_that_this_process_may_use_are_used(monkeypatch):
 def test_workers_get_their_threads_and_the_variables_meant_for_them_alone(monkeypatch):
     """Without those of NVIDIA's service they would take turns on a GPU, and only the clock would show it."""
     monkeypatch.setattr("torch.get_num_threads", lambda: 7)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
     environment = ProcessExecutor(3, variables={"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"})._environment(0)
     assert environment["OMP_NUM_THREADS"] == "2"
+    assert "MKL_NUM_THREADS" not in environment  # each worker would use all 7
     assert environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
     assert "CUDA_VISIBLE_DEVICES" not in environment  # on a CPU

@@ -4,8 +4,8 @@ Replaces the eager step of the training loop on one GPU. A graph needs inputs of
 few shapes, and each shape is captured when it first occurs. The first steps, and all steps if capturing fails, run
 eagerly. Captured and eager steps give the same weights to the bit.
 
-Gain over eager steps (benchmarks/RESULTS.md): clozify-mini on AG's News 28.7 -> 6.2 ms per fine-tuning step, 21.2 ->
-4.6 ms per distillation step. GAIN: to be measured (RoBERTa-large's shape).
+Gain (`benchmarks/pieces.py`, RoBERTa-large's shape, Yelp's lengths, one H200): without it a
+fine-tuning step takes 6.8 times as long (8.5 instead of 58.1 steps/s), a distillation step 6.2 times.
 """
 
 from __future__ import annotations

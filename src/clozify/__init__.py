@@ -41,7 +41,10 @@ if TYPE_CHECKING:
     from clozify.inference.zero_shot import zero_shot as zero_shot
     from clozify.models.cloze import ClozeModel as ClozeModel
     from clozify.models.cloze import load_model as load_model
+    from clozify.pipeline.find_words import FindWordsReport as FindWordsReport
+    from clozify.pipeline.find_words import FindWordsResult as FindWordsResult
     from clozify.pipeline.find_words import find_words as find_words
+    from clozify.pipeline.pretrain import PretrainResult as PretrainResult
     from clozify.pipeline.pretrain import pretrain as pretrain
     from clozify.pipeline.train import train as train
     from clozify.runs.metrics import Metrics as Metrics
@@ -69,8 +72,8 @@ _MODULES = {
     "inference.suggest": ["Suggestions", "suggest"],
     "inference.zero_shot": ["ZeroShotResult", "zero_shot"],
     "models.cloze": ["ClozeModel", "load_model"],
-    "pipeline.find_words": ["find_words"],
-    "pipeline.pretrain": ["pretrain"],
+    "pipeline.find_words": ["FindWordsReport", "FindWordsResult", "find_words"],
+    "pipeline.pretrain": ["PretrainResult", "pretrain"],
     "pipeline.train": ["train"],
     "runs.metrics": ["Metrics"],
 }

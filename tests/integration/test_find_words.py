@@ -50,7 +50,7 @@ def test_words_are_whole_words_that_every_pattern_reads_as_one_token(model, find
     """RoBERTa has one token for a word at the start and another behind a space; a word piece is no word."""
     task, report = find(model)
     compile_task(tiny(model), task)  # raises for a word that is split
-    assert report["candidates"] > 20
+    assert report.candidates > 20
     tokenizer = tiny(model).tokenizer
     for words in task.verbalizers[0].words.values():
         assert 1 <= len(words) <= 3
@@ -85,16 +85,16 @@ def test_the_task_is_written_with_its_words_and_all_else_as_it_was(find, files):
     assert written.model_copy(update={"verbalizers": before.verbalizers}) == before
     assert (files / "task.toml").read_text() == TASK
     assert not list(files.glob(".*"))
-    assert json.loads(json.dumps(report)) == report
-    assert {label: [w["word"] for w in words] for label, words in report["labels"].items()} == {
+    assert json.loads(json.dumps(report.model_dump())) == report.model_dump()
+    assert {label: [w.word for w in words] for label, words in report.labels.items()} == {
         label: list(words) for label, words in task.verbalizers[0].words.items()
     }
 
 
 def test_the_same_seed_finds_the_same_words(find):
     first, again = find()[1], find()[1]
-    assert first["labels"] == again["labels"]
-    assert find(settings=["seed=7"])[1]["labels"] != first["labels"]
+    assert first.labels == again.labels
+    assert find(settings=["seed=7"])[1].labels != first.labels
 
 
 def test_candidates_are_the_most_frequent_words_of_the_pile(find, files):
@@ -102,13 +102,13 @@ def test_candidates_are_the_most_frequent_words_of_the_pile(find, files):
     (files / "pile.csv").write_text("text\n" + "good good good right right wrong\n" * 5 + "it was all\n")
     task, report = find(unlabeled="pile.csv", settings=["words.candidates=3"])
     found = {word for words in task.verbalizers[0].words.values() for word in words}
-    assert report["candidates"] == 3
+    assert report.candidates == 3
     assert found <= {"good", "right", "wrong"}
-    assert not any("vocabulary" in warning for warning in report["warnings"])
+    assert not any("vocabulary" in warning for warning in report.warnings)
 
 
 def test_it_is_said_where_candidates_come_from_without_a_pile(find):
-    assert any("since there are no unlabelled ones" in warning for warning in find()[1]["warnings"])
+    assert any("since there are no unlabelled ones" in warning for warning in find()[1].warnings)
 
 
 def test_only_allowed_words_are_found_and_split_ones_are_named(find, files):
@@ -116,8 +116,8 @@ def test_only_allowed_words_are_found_and_split_ones_are_named(find, files):
     task, report = find(allowed_words="words.txt", settings=["words.m=2"])
     found = {word for words in task.verbalizers[0].words.values() for word in words}
     assert found <= {"terrible", "good", "great", "wrong"}
-    assert report["candidates"] == 4  # this model reads Good as good
-    assert any("'xylophonists'" in warning for warning in report["warnings"])
+    assert report.candidates == 4  # this model reads Good as good
+    assert any("'xylophonists'" in warning for warning in report.warnings)
 
 
 def test_seeds_come_first_and_forbidden_words_are_never_found(find):
@@ -132,8 +132,8 @@ def test_a_label_without_rows_keeps_its_words(find, files):
     (files / "labeled.csv").write_text("label,text\n1,a slow tool\n2,a fine game\n1,mail\n")
     task, report = find()
     assert task.verbalizers[0].words["3"] == ("great",)
-    assert report["labels"]["3"][0]["score"] is None
-    assert any("No labelled row has the label '3'" in warning for warning in report["warnings"])
+    assert report.labels["3"][0].score is None
+    assert any("No labelled row has the label '3'" in warning for warning in report.warnings)
 
 
 def test_several_verbalizers_give_way_to_the_one_found(find, files):
@@ -152,7 +152,7 @@ def test_the_default_place_is_never_a_file_that_is_there(find, files):
     task = load_task("task.toml")
     assert str(default_output(task)) == "stars-words.toml"
     find(output=default_output(task))
-    with pytest.raises(TaskError, match="'stars-words.toml' is there already"):
+    with pytest.raises(TaskError, match="'stars-words.toml' exists"):
         default_output(task)
 
 

@@ -53,7 +53,7 @@ def test_the_result_is_a_model_folder_with_its_head_and_nothing_pickled(kind, go
     lines = []
     tiny_folder(kind)
     capfd.readouterr()  # what the libraries print when the model to start from is made
-    found = go(kind=kind, say=lines.append)
+    found = go(kind=kind, log=lines.append)
     folder = files / "model"
     assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
     model, before = load_model(folder), load_model(tiny_folder(kind))
@@ -61,9 +61,9 @@ def test_the_result_is_a_model_folder_with_its_head_and_nothing_pickled(kind, go
     assert model.model.get_output_embeddings().weight.data_ptr() == embeddings.data_ptr()  # still tied
     assert not torch.equal(embeddings, before.model.get_input_embeddings().weight)
     assert model.tokenizer.encode("a fine game") == before.tokenizer.encode("a fine game")
-    assert found["steps"] == 6
-    assert found["held_out"] == 1 + found["blocks"] // 40
-    assert json.loads((folder / "pretrain.json").read_text()) == found
+    assert found.steps == 6
+    assert found.held_out == 1 + found.blocks // 40
+    assert json.loads((folder / "pretrain.json").read_text()) == found.model_dump(mode="json")
     assert any("before training" in line for line in lines)
     assert any("after training" in line for line in lines)
     assert capfd.readouterr() == ("", "")  # no chatter of the libraries'
@@ -73,8 +73,8 @@ def test_a_pile_that_is_learned_is_predicted_better(go, files):
     pile = pd.read_csv(files / "pile.csv")
     pd.concat([pile] * 40).to_csv(files / "long.csv", index=False)  # so that enough of it is held out to tell
     found = go(data=files / "long.csv", settings=[*SETTINGS[1:], "pretrain.max_steps=40"], save_every=1000)
-    assert found["held_out"] > 20
-    assert found["after"] < found["before"] - 0.2
+    assert found.held_out > 20
+    assert found.after < found.before - 0.2
 
 
 def test_nothing_is_written_but_to_the_output(go, files, tmp_path_factory, monkeypatch):
@@ -102,9 +102,9 @@ def stop_at(monkeypatch, where):
             if state.global_step == where:
                 raise StoppedError
 
-        monkeypatch.setattr(step._Watching, "on_save", on_save)
+        monkeypatch.setattr(step._Progress, "on_save", on_save)
     elif where == "first step":
-        monkeypatch.setattr(step._Watching, "on_step_end", fail)
+        monkeypatch.setattr(step._Progress, "on_step_end", fail)
     else:
         replace = Path.replace
 
@@ -129,11 +129,11 @@ def test_a_stopped_pretraining_goes_on_and_ends_with_the_same_weights(where, go,
     if where == 4:  # a checkpoint that a kill left half-written
         (files / "model" / "work" / "checkpoints" / "checkpoint-6").mkdir()
     lines = []
-    found = go(say=lines.append)
-    assert any("goes on from step" in line for line in lines) == isinstance(where, int)
+    found = go(log=lines.append)
+    assert any("resumes at step" in line for line in lines) == isinstance(where, int)
     assert same_weights(files / "whole", files / "model")
-    assert [found[name] for name in ("before", "after")] == [whole[name] for name in ("before", "after")]
-    assert [at for at, _ in found["course"]] == [at for at, _ in whole["course"]]
+    assert (found.before, found.after) == (whole.before, whole.after)
+    assert [at for at, _ in found.course] == [at for at, _ in whole.course]
     assert names(files / "model") == names(files / "whole")
 
 
@@ -141,8 +141,8 @@ def test_given_again_the_command_answers_at_once(go, monkeypatch):
     first = go()
     monkeypatch.setattr(pretraining, "load_model", None)
     lines = []
-    assert go(say=lines.append) == first
-    assert lines[0].startswith("already there")
+    assert go(log=lines.append) == first
+    assert lines[0].startswith("already done")
 
 
 def test_a_folder_with_something_else_is_refused(go, files, monkeypatch):
@@ -160,7 +160,7 @@ def test_a_folder_with_something_else_is_refused(go, files, monkeypatch):
     stop_at(monkeypatch, 4)
     with pytest.raises(StoppedError):
         go("half")
-    with pytest.raises(RunError, match="unfinished pretraining of another kind \\(other: 'seed'\\)"):
+    with pytest.raises(RunError, match="unfinished pretraining with other inputs \\(other: 'seed'\\)"):
         go("half", settings=[*SETTINGS, "seed=1"])
 
 
@@ -191,8 +191,8 @@ def test_a_full_disk_ends_with_a_sentence_and_the_training_goes_on(go, files, mo
         with pytest.raises(RunError, match="no space left"):
             go()
     lines = []
-    go(say=lines.append)
-    assert "goes on from step 2 of 6" in lines
+    go(log=lines.append)
+    assert "resumes at step 2 of 6" in lines
 
 
 def test_what_is_read_is_the_only_text_column_or_what_is_named(go, files):
@@ -225,8 +225,8 @@ def test_texts_that_are_all_empty_are_too_few(go, files):
 def test_long_blocks_are_cut_to_what_the_model_reads(go):
     """Positions that the model does not have would end in an error of the library's."""
     lines = []
-    found = go(kind="roberta", settings=[SETTINGS[0]], say=lines.append)
-    assert found["block_size"] == 64
+    found = go(kind="roberta", settings=[SETTINGS[0]], log=lines.append)
+    assert found.block_size == 64
     assert lines[0].startswith("note: the model reads 64 tokens at most")
 
 

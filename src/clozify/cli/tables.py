@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.inference.finished_run import EvaluationResult
     from clozify.inference.suggest import Suggestions
     from clozify.inference.zero_shot import ZeroShotResult
+    from clozify.pipeline.find_words import FindWordsReport
 
 MAX_PREDICTIONS = 5  # that are printed
 
@@ -144,28 +145,28 @@ def _show_predictions(console: Console, result: ZeroShotResult) -> None:
         console.print(Text(f"... the first {count} of {len(result.rows):,} rows", style="dim"))
 
 
-def show_words(console: Console, result: dict[str, Any]) -> None:
+def show_words(console: Console, report: FindWordsReport) -> None:
     """Print each label's words, best first, with their scores; words of the task file are marked."""
     table = Table("label", "words, with their score in points", box=None, pad_edge=False)
-    for label, words in result["labels"].items():
+    for label, words in report.labels.items():
         line = Text()
         for word in words:
             line.append(", " if line else "")
-            line.append(word["word"], style="bold" if word["given"] else "cyan")
-            score = "" if word["score"] is None else f" {100 * word['score']:.0f}"
-            line.append(score + (" (from the task file)" if word["given"] else ""), style="dim")
+            line.append(word.word, style="bold" if word.given else "cyan")
+            score = "" if word.score is None else f" {100 * word.score:.0f}"
+            line.append(score + (" (from the task file)" if word.given else ""), style="dim")
         table.add_row(Text(label), line)
     console.print(table)
     console.print(
         Text(
-            f"{result['candidates']:,} candidate words, {result['rows']:,} rows, {len(result['patterns'])} patterns. "
+            f"{report.candidates:,} candidate words, {report.rows:,} rows, {len(report.patterns)} patterns. "
             "A word's score is the label's mean probability with that word on rows of the label, minus its mean on all "
             "other rows."
         )
     )
-    show_warnings(console, result["warnings"])
-    if result["output"]:
-        console.print(Text(f"The task with these words is in {result['output']}; delete the words that do not fit."))
+    show_warnings(console, report.warnings)
+    if report.output:
+        console.print(Text(f"The task with these words is in {report.output}; delete the words that do not fit."))
 
 
 def show_examples(console: Console, task: Task) -> None:

@@ -163,11 +163,11 @@ def pretrain(
     loaded_recipe = clozify.load_recipe(recipe, settings or [])
     loaded_task = None if task is None else clozify.load_task(task)
     log = progress_logger(quiet)
-    result = clozify.pretrain(data, output, loaded_task, field or (), model, loaded_recipe, say=log)
+    result = clozify.pretrain(data, output, loaded_task, field or (), model, loaded_recipe, log=log)
     if as_json:
-        print_json(result)
+        print_json(result.model_dump())
         return
     typer.echo(
-        f"Masked-LM loss on held-out texts: {result['before']:.4f} before, {result['after']:.4f} after "
-        f"{result['steps']:,} steps. Use the model with --model {output}"
+        f"Masked-LM loss on held-out texts: {result.before:.4f} before, {result.after:.4f} after "
+        f"{result.steps:,} steps. Use the model with --model {output}"
     )

@@ -1,7 +1,7 @@
-"""Words for the labels, found from labelled rows: the room behind `clozify find-words` (appendix E).
+"""Implements `clozify find-words` and `clozify.find_words`: automatic verbalizer search (appendix E).
 
-In: a task, labelled rows, the pile if there is one, and words that the user allows, forbids or has already. Out: the
-same task with the words found, and a report of them. The model reads each row once a pattern; the rest is arithmetic.
+The model scores all candidate words once for each labelled row and pattern; the search itself
+(`methods/verbalizer_search.py`) only uses these scores.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, Verbalizer, load_task
@@ -26,13 +28,50 @@ from clozify.methods.score import TOKENS_PER_BATCH, ScoringStats
 from clozify.methods.verbalizer_candidates import Candidates, fill_candidates
 from clozify.methods.verbalizer_search import WordScores, search_verbalizer
 from clozify.models.cloze import ClozeModel, load_model
-from clozify.models.task_prompts import TaskPrompts, compile_task
+from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
 from clozify.runs.plan import with_labels
 from clozify.utils.atomic import atomic_write, check_writable
 from clozify.utils.progress import progress
 
-WordList = Sequence[str] | str | Path  # words, or the name of a file of them
+WordList = Sequence[str] | str | Path  # words, or a file of words
+
+
+class LabelWord(BaseModel):
+    """A word of a label: its final weight rho and its score of the last round (None for a label without rows)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    word: str
+    given: bool  # one of the seed words
+    rho: float
+    score: float | None
+
+
+class FindWordsReport(BaseModel):
+    """How the words were found; what `clozify find-words --json` prints."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: str
+    model: str
+    labeled: str
+    unlabeled: str | None
+    rows: int
+    patterns: list[str]
+    candidates: int
+    settings: dict[str, Any]
+    labels: dict[str, list[LabelWord]]  # best words first
+    warnings: list[str]
+    output: str | None
+    seconds: float
+
+
+class FindWordsResult(NamedTuple):
+    """The task with the new words, and the report."""
+
+    task: Task
+    report: FindWordsReport
 
 
 def find_words(
@@ -48,96 +87,181 @@ def find_words(
     forbidden_words: WordList = (),
     seed_words: Mapping[str, Sequence[str]] | None = None,
     column_mapping: Mapping[str, str] | None = None,
-) -> tuple[Task, dict[str, Any]]:
-    """Search words for every label of the task; with `output`, write the task with them to that file.
+) -> FindWordsResult:
+    """Search words for every label of a task, from labelled rows.
 
-    `allow` is what may be found, `forbid` what may not; `seeds` are words that a label has already: they come first,
-    and its first draw is from them. The recipe's section `words` has the paper's numbers. Returns the new task and a
-    report, whose `labels` hold each label's words with their `rho` and `score`.
+    The candidates are the most frequent words of the unlabelled rows (without them, of the labelled ones), or
+    `allowed_words`; `forbidden_words` are left out. `seed_words` are words that a label keeps: they come first, and
+    the search starts from them. `examples` selects that many labelled rows. The recipe's section `words` has the
+    settings of the search. With `output` the task with its new words is written to that file.
     """
-    loaded, how, warnings = load_task(task), load_recipe(recipe, settings), list[str]()
-    given, forbidden = _check_seed_words(loaded, seed_words or {}), _words(forbidden_words)
-    allowed = None if allowed_words is None else _words(allowed_words)
+    loaded_task, loaded_recipe = load_task(task), load_recipe(recipe, settings)
+    seeds = _check_seed_words(loaded_task, seed_words or {})
+    allowed = None if allowed_words is None else _read_words(allowed_words)
+    forbidden = _read_words(forbidden_words)
     if output is not None:
         check_output(Path(output))
-    breaks = [*loaded.line_breaks, "\\"] if how.backslashes_to_spaces else loaded.line_breaks
-    read_as = loaded.with_changes(line_breaks=breaks)
-
-    def rows_of(source: str | Path | Rows) -> Rows:
-        return source.with_task(read_as) if isinstance(source, Rows) else read_rows(source, read_as, column_mapping)
-
-    rows = with_labels(rows_of(labeled), warnings, "labelled")
+    warnings: list[str] = []
+    breaks = [*loaded_task.line_breaks, *(["\\"] if loaded_recipe.backslashes_to_spaces else [])]
+    row_task = loaded_task.with_changes(line_breaks=breaks)
+    rows = with_labels(_load_rows(labeled, row_task, column_mapping), warnings, "labelled")
     if examples is not None:
-        rows = few_shot(rows, examples, how.seed if how.selection == "random" else None)
-    without = _labels_without_rows(rows)
-    for label in without:
-        given.setdefault(label, list(loaded.verbalizers[0].words[label]))
-        warnings.append(f"No labelled row has the label '{label}', so its words stay {quoted(given[label])}.")
-    pile = None if unlabeled is None else rows_of(unlabeled)
-    model = model if isinstance(model, ClozeModel) else load_model(model)
+        rows = few_shot(rows, examples, loaded_recipe.seed if loaded_recipe.selection == "random" else None)
+    for label in _labels_without_rows(rows):
+        seeds.setdefault(label, list(loaded_task.verbalizers[0].words[label]))
+        warnings.append(f"No labelled row has the label '{label}', so its words stay {quoted(seeds[label])}.")
+    unlabeled_rows = None if unlabeled is None else _load_rows(unlabeled, row_task, column_mapping)
+    cloze = model if isinstance(model, ClozeModel) else load_model(model)
 
-    began = time.monotonic()
-    questions = compile_task(model, _with_words(loaded, given), rows, how.wording)  # checks the given words
-    candidates = Candidates(model.tokenizer, [question.template for question in questions.patterns])
-    candidates.add([word for words in given.values() for word in words], sys.maxsize)
-    places = {  # each label's given words, by the label's place in the task
-        loaded.labels.index(label): list(dict.fromkeys(candidates.index[candidates.ids(word) or ()] for word in words))
-        for label, words in given.items()
-    }
-    if clash := [word for word in forbidden if candidates.ids(word) in candidates.index]:
-        raise TaskError(f"The word {quoted(clash)} is forbidden, but also given to a label; choose one of the two.")
-    banned = {candidates.ids(word) for word in forbidden}
-    warnings += fill_candidates(candidates, how.words.candidates, allowed, banned, questions, rows, pile)
-    scores = _scores(model, questions, candidates, rows, how.max_seq_length, warnings)
-    start = np.full((len(loaded.labels), len(candidates.words)), 1 / len(candidates.words))  # rho_0
-    for number, of_label in places.items():
-        start[number] = 0
-        start[number, of_label] = 1 / len(of_label)
-    with progress("comparing words", how.words.i_max * len(rows) * len(scores), "rows") as advance:
-        found = search_verbalizer(scores, rows.labels, start, how.words, how.seed, advance)
-    chosen = dict(zip(loaded.labels, found.choose(how.words, places), strict=True))
-    warnings += _doubts(candidates, found, how, chosen, without)
-    new = _with_words(loaded, {label: [candidates.words[n] for n in numbers] for label, numbers in chosen.items()})
+    started = time.monotonic()
+    search = _Search(loaded_task, loaded_recipe, cloze, rows, seeds, warnings)
+    search.add_candidates(allowed, forbidden, unlabeled_rows)
+    labels = search.run()
+    new_task = _with_words(loaded_task, {label: [entry.word for entry in labels[label]] for label in labels})
     if output is not None:
         with atomic_write(Path(output)) as tmp_path:
-            new.save(tmp_path)
-    return new, {
-        "task": loaded.name,
-        "model": model.name,
-        "labeled": rows.source,
-        "unlabeled": None if pile is None else pile.source,
-        "rows": len(rows),
-        "patterns": loaded.patterns,
-        "candidates": len(candidates.words),
-        "settings": {"seed": how.seed, **how.words.model_dump()},
-        "labels": {
-            label: [
-                {
-                    "word": candidates.words[n],
-                    "given": n in places.get(number, []),
-                    "rho": float(found.rho[number, n]),
-                    "score": None if label in without else float(found.scores[number, n]),
-                }
-                for n in chosen[label]
+            new_task.save(tmp_path)
+    report = FindWordsReport(
+        task=loaded_task.name,
+        model=cloze.name,
+        labeled=rows.source,
+        unlabeled=None if unlabeled_rows is None else unlabeled_rows.source,
+        rows=len(rows),
+        patterns=loaded_task.patterns,
+        candidates=len(search.candidates.words),
+        settings={"seed": loaded_recipe.seed, **loaded_recipe.words.model_dump()},
+        labels=labels,
+        warnings=warnings + rows.warnings,
+        output=None if output is None else str(output),
+        seconds=round(time.monotonic() - started, 2),
+    )
+    return FindWordsResult(new_task, report)
+
+
+@dataclass
+class _Search:
+    """One search: the candidates, their scores at the masks, and the words that are chosen."""
+
+    task: Task
+    recipe: Recipe
+    model: ClozeModel
+    rows: Rows
+    seeds: dict[str, list[str]]  # words that labels keep
+    warnings: list[str]
+
+    def __post_init__(self) -> None:
+        seed_task = _with_words(self.task, self.seeds)
+        self.prompts = compile_task(self.model, seed_task, self.rows, self.recipe.wording)  # checks the seed words
+        self.candidates = Candidates(self.model.tokenizer, [prompt.template for prompt in self.prompts.patterns])
+
+    def add_candidates(self, allowed: list[str] | None, forbidden: list[str], unlabeled: Rows | None) -> None:
+        """Collect the candidates: seed words, then allowed or frequent words."""
+        self.candidates.add([word for words in self.seeds.values() for word in words], sys.maxsize)
+        if clash := [word for word in forbidden if self.candidates.ids(word) in self.candidates.index]:
+            raise TaskError(
+                f"The word {quoted(clash)} is forbidden, but also a seed word of a label; choose one of the two."
+            )
+        banned = {self.candidates.ids(word) for word in forbidden}
+        self.warnings += fill_candidates(
+            self.candidates, self.recipe.words.candidates, allowed, banned, self.prompts, self.rows, unlabeled
+        )
+
+    @property
+    def seed_indices(self) -> dict[int, list[int]]:
+        """For each label with seed words, by its index: the indices of these words among the candidates."""
+        return {
+            self.task.labels.index(label): list(
+                dict.fromkeys(self.candidates.index[self.candidates.ids(word) or ()] for word in words)
+            )
+            for label, words in self.seeds.items()
+        }
+
+    def run(self) -> dict[str, list[LabelWord]]:
+        """The words of each label, best first."""
+        words, labels, settings = self.candidates.words, self.task.labels, self.recipe.words
+        scores = self._score_candidates()
+        rho = np.full((len(labels), len(words)), 1 / len(words))  # rho_0: (labels, candidates)
+        for label, indices in self.seed_indices.items():
+            rho[label] = 0
+            rho[label, indices] = 1 / len(indices)
+        with progress("comparing words", settings.i_max * len(self.rows) * len(scores), "rows") as advance:
+            result = search_verbalizer(scores, self.rows.labels, rho, settings, self.recipe.seed, advance)
+        chosen = result.choose(settings, self.seed_indices)
+        self._warn(result, chosen)
+        without_rows = _labels_without_rows(self.rows)
+        return {
+            name: [
+                LabelWord(
+                    word=words[index],
+                    given=index in self.seed_indices.get(label, []),
+                    rho=float(result.rho[label, index]),
+                    score=None if name in without_rows else float(result.scores[label, index]),
+                )
+                for index in chosen[label]
             ]
-            for number, label in enumerate(loaded.labels)
-        },
-        "warnings": warnings + rows.warnings,
-        "output": None if output is None else str(output),
-        "seconds": round(time.monotonic() - began, 2),
-    }
+            for label, name in enumerate(labels)
+        }
+
+    @torch.inference_mode()
+    def _score_candidates(self) -> NDArray[np.float32]:
+        """M(t) of every candidate t at the mask, memory-mapped: (patterns, rows, candidates)."""
+        model, rows, prompts = self.model, self.rows, self.prompts
+        max_length = min(self.recipe.max_seq_length, model.max_length)
+        budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
+        ids = np.array(list(self.candidates.index), dtype=np.int64)  # (candidates, patterns)
+        tokenized = prompts.tokenize(model, rows, 0, len(rows))
+        encoded = [EncodedRows(prompt.template, tokenized, max_length) for prompt in prompts.patterns]
+        with tempfile.TemporaryFile() as file:
+            scores = np.memmap(file, dtype=np.float32, mode="w+", shape=(len(encoded), len(rows), len(ids)))
+        with model.scoring(), progress("scoring", len(encoded) * len(rows), "rows") as advance:
+            for pattern, pattern_rows in enumerate(encoded):
+                pattern_ids = model.to_device(ids[:, pattern].copy())
+                for batch in pattern_rows.batches(budget):
+                    states = model.states_at_mask(batch).to(model.model.dtype)  # (batch, hidden)
+                    scores[pattern, batch.rows] = model.head(states, pattern_ids).float().cpu().numpy()
+                    advance(len(batch.rows))
+        if not np.isfinite(scores).all():
+            raise ModelError(
+                f"The model '{model.name}' gives scores that are not finite; it may be damaged, so fetch it again."
+            )
+        stats = ScoringStats()
+        stats.update(tokenized, encoded)
+        self.warnings += stats.warnings(max_length)
+        return scores
+
+    def _warn(self, result: WordScores, chosen: list[list[int]]) -> None:
+        """Warn of labels with fewer good words than asked for, and of words of more than one label."""
+        settings, labels = self.recipe.words, self.task.labels
+        good = (result.scores > settings.epsilon).sum(axis=1)  # (labels,)
+        without_rows = _labels_without_rows(self.rows)
+        weak = [name for name, count in zip(labels, good, strict=True) if count < settings.m]
+        if weak := [name for name in weak if name not in without_rows]:
+            self.warnings.append(
+                f"Fewer than {settings.m} words score above {settings.epsilon:g} for the label {quoted(weak)}; more "
+                "labelled rows, or seed words, would help."
+            )
+        labels_of_word: dict[str, list[str]] = {}
+        for name, indices in zip(labels, chosen, strict=True):
+            for index in indices:
+                labels_of_word.setdefault(self.candidates.words[index], []).append(name)
+        if shared := [f"{word} ({', '.join(names)})" for word, names in labels_of_word.items() if len(names) > 1]:
+            self.warnings.append(f"Found for more than one label, which is allowed: {', '.join(shared)}.")
+
+
+def _load_rows(source: str | Path | Rows, task: Task, column_mapping: Mapping[str, str] | None) -> Rows:
+    return source.with_task(task) if isinstance(source, Rows) else read_rows(source, task, column_mapping)
 
 
 def default_output(task: Task) -> Path:
-    """`NAME-words.toml` here; never a file that is there already."""
+    """`NAME-words.toml` in the current folder; an error where that file exists."""
     path = Path(re.sub(r"[^\w.-]+", "-", task.name) + "-words.toml")
     if path.exists():
-        raise TaskError(f"The file '{path}' is there already; name it with --output to replace it, or another one.")
+        raise TaskError(f"The file '{path}' exists; name it with --output to replace it, or choose another name.")
     return path
 
 
 def check_output(path: Path) -> None:
-    """Fail before the work, not after it, where the task file could not be written."""
+    """Raise an error, before any work is done, where the task file cannot be written."""
     if path.suffix != ".toml" or path.is_dir():
         raise TaskError(f"The task cannot be written to '{path}'; name a file that ends in '.toml'.")
     if not path.parent.is_dir():
@@ -149,23 +273,25 @@ def check_output(path: Path) -> None:
 
 
 def _with_words(task: Task, words: Mapping[str, Sequence[str]]) -> Task:
-    verbalizer = Verbalizer(words={label: tuple(of_label) for label, of_label in words.items()})
+    """The task with one verbalizer of these words."""
+    verbalizer = Verbalizer(words={label: tuple(label_words) for label, label_words in words.items()})
     return task.with_changes(verbalizers=[verbalizer.model_dump()])
 
 
-def _words(given: WordList) -> list[str]:
-    """Words, each once; a file holds them separated by white space."""
-    if isinstance(given, (str, Path)):
+def _read_words(words: WordList) -> list[str]:
+    """Words without duplicates; in a file they are separated by white space."""
+    if isinstance(words, (str, Path)):
         try:
-            given = Path(given).read_text(encoding="utf-8-sig").split()
+            words = Path(words).read_text(encoding="utf-8-sig").split()
         except UnicodeDecodeError:
-            raise DataError(f"The file of words '{given}' is not UTF-8 text; save it as UTF-8.") from None
+            raise DataError(f"The file of words '{words}' is not UTF-8 text; save it as UTF-8.") from None
         except OSError as error:
-            raise DataError(f"The file of words '{given}' cannot be read: {error.strerror}.") from None
-    return list(dict.fromkeys(word.strip() for word in given if word.strip()))
+            raise DataError(f"The file of words '{words}' cannot be read: {error.strerror}.") from None
+    return list(dict.fromkeys(word.strip() for word in words if word.strip()))
 
 
 def _check_seed_words(task: Task, seed_words: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The seed words as lists; an error where one is for an unknown label."""
     problems = [
         f"There are words for '{label}', which is no label{did_you_mean(label, task.labels)}; the labels are "
         f"{quoted(task.labels)}."
@@ -174,64 +300,17 @@ def _check_seed_words(task: Task, seed_words: Mapping[str, Sequence[str]]) -> di
     ]
     if problems:
         raise TaskError(problems)
-    given = {label: _words([words] if isinstance(words, str) else words) for label, words in seed_words.items()}
-    return {label: words for label, words in given.items() if words}
+    seeds = {label: _read_words([words] if isinstance(words, str) else words) for label, words in seed_words.items()}
+    return {label: words for label, words in seeds.items() if words}
 
 
 def _labels_without_rows(rows: Rows) -> list[str]:
+    """The labels that no row has; an error where all rows have the same label."""
     labels = rows.task.labels
-    present = [labels[number] for number in np.unique(rows.labels)]
+    present = [labels[label] for label in np.unique(rows.labels)]
     if len(present) < 2:
         raise DataError(
             f"All labelled rows of '{rows.source}' have the label {quoted(present)}; words are found by comparing a "
             "label's rows with those of others, so give rows of two labels or more."
         )
     return [label for label in labels if label not in present]
-
-
-@torch.inference_mode()
-def _scores(
-    model: ClozeModel, questions: TaskPrompts, candidates: Candidates, rows: Rows, max_length: int, warnings: list[str]
-) -> NDArray[np.float32]:
-    """M(t) at the mask: (patterns, rows, candidates), on disk, not in memory."""
-    max_length = min(max_length, model.max_length)
-    budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
-    ids = np.array(list(candidates.index), dtype=np.int64)  # (candidates, patterns)
-    columns = questions.tokenize(model, rows, 0, len(rows))
-    encoded = [EncodedRows(question.template, columns, max_length) for question in questions.patterns]
-    with tempfile.TemporaryFile() as file:
-        scores = np.memmap(file, dtype=np.float32, mode="w+", shape=(len(encoded), len(rows), len(ids)))
-    with model.scoring(), progress("scoring", len(encoded) * len(rows), "rows") as advance:
-        for number, spliced in enumerate(encoded):
-            wanted = model.to_device(ids[:, number].copy())
-            for batch in spliced.batches(budget):
-                states = model.states_at_mask(batch).to(model.model.dtype)  # (batch, hidden)
-                scores[number, batch.rows] = model.head(states, wanted).float().cpu().numpy()
-                advance(len(batch.rows))
-    if not np.isfinite(scores).all():
-        raise ModelError(f"The model '{model.name}' gives scores that are no numbers; it may be damaged.")
-    seen = ScoringStats()
-    seen.update(columns, encoded)
-    warnings += seen.warnings(max_length)
-    return scores
-
-
-def _doubts(
-    candidates: Candidates, found: WordScores, how: Recipe, chosen: dict[str, list[int]], without: list[str]
-) -> list[str]:
-    """Remarks on labels with fewer good words than asked for, and on words of more than one label."""
-    good = (found.scores > how.words.epsilon).sum(axis=1)  # (labels,)
-    weak = [label for label, n in zip(chosen, good, strict=True) if n < how.words.m and label not in without]
-    remarks = []
-    if weak:
-        remarks.append(
-            f"Fewer than {how.words.m} words score above {how.words.epsilon:g} for the label {quoted(weak)}; more "
-            "labelled rows, or words of your own, would help."
-        )
-    owners: dict[str, list[str]] = {}
-    for label, places in chosen.items():
-        for n in places:
-            owners.setdefault(candidates.words[n], []).append(label)
-    if twice := [f"{word} ({', '.join(labels)})" for word, labels in owners.items() if len(labels) > 1]:
-        remarks.append(f"Found for more than one label, which is allowed: {', '.join(twice)}.")
-    return remarks

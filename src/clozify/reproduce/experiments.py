@@ -245,8 +245,8 @@ class ExperimentRunner:
         self.log("searching words for the labels")
         recipe = self.experiment_recipe(experiment)
         task, report = find_words(data.task, labeled, unlabeled, model=self.model, recipe=recipe)
-        words = {label: [entry["word"] for entry in entries] for label, entries in report["labels"].items()}
-        return ExperimentResult(task=task, words=words, warnings=report["warnings"])
+        words = {label: [entry.word for entry in entries] for label, entries in report.labels.items()}
+        return ExperimentResult(task=task, words=words, warnings=report.warnings)
 
     def _pretrain(self, experiment: Experiment, data: TaskData) -> str:
         """The folder of the model after in-domain pretraining on D (section 5), which runs once for a task."""
@@ -261,7 +261,7 @@ class ExperimentRunner:
         }
         key = hash_key(data=self.data.key(experiment.task), model=self._model_key, how=settings)
         folder = self.output / "models" / _file_name(f"{experiment.task}-{Path(self.model).name}-{key[:8]}")
-        pretrain(unlabeled, folder, model=self.model, recipe=recipe, say=self.log)
+        pretrain(unlabeled, folder, model=self.model, recipe=recipe, log=self.log)
         return str(folder)
 
 

@@ -1,8 +1,7 @@
-"""What a CPU scores rows in: float32, or bf16 where the processor truly runs it, and gains by it.
+"""Chooses the precision of scores on a CPU: bf16 if the processor runs it, faster than float32 and close enough.
 
-In: a recipe's `scoring` and a model. Out: the recipe with `scoring` settled. A processor may announce an instruction
-and still refuse it, which kills the process: bf16 is tried in a child process first, on the model itself, against
-float32 and a clock.
+A processor may announce an instruction and still refuse it, which kills the process. So bf16 is tried in a child
+process first, with the model itself, and timed against float32.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from clozify.gpu.options import GpuOptions, Precision
 from clozify.models.cloze import load_model
 
 CHILD = (sys.executable, "-m", "clozify.models.cpu_precision")
-PATIENCE = 120.0  # seconds
-ROWS, WIDTH, TIMES = 8, 64, 3  # tokens of a pass, and how often each way takes it
-GAIN = 1.1  # so much faster it has to be
-CLOSE = 0.05  # |bf16 - float32| / |float32| of the encoder's states, at most
+TIMEOUT = 120.0  # seconds
+ROWS, WIDTH, REPEATS = 8, 64, 3  # a pass's rows and tokens, and the timed passes in each precision
+MIN_GAIN = 1.1  # float32's seconds / bf16's seconds, at least
+MAX_DIFFERENCE = 0.05  # |bf16 - float32| / |float32| of the encoder's states
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of trying bf16."""
+    """The outcome of a trial of bf16."""
 
-    problem: str = ""  # why it does not run here; empty where it does
+    problem: str = ""  # why bf16 does not run; empty if it does
     gain: float = 0.0  # seconds of float32 / seconds of bf16
     difference: float = 0.0  # |bf16 - float32| / |float32| of the encoder's states
 
     @property
     def pays(self) -> bool:
-        """Whether to take it."""
-        return not self.problem and self.gain >= GAIN and self.difference <= CLOSE
+        """Whether bf16 is fast and close enough."""
+        return not self.problem and self.gain >= MIN_GAIN and self.difference <= MAX_DIFFERENCE
 
     def __str__(self) -> str:
         if self.problem:
@@ -53,13 +52,13 @@ class Trial:
 
 @cache
 def try_bf16(model: str, threads: int) -> Trial:
-    """Try a model in bf16 in a child process; once a process."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(place for place in sys.path if place)}
+    """Try a model in bf16 in a child process; the outcome is cached."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [*CHILD, model, str(threads)]
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+        child = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment)
     except subprocess.TimeoutExpired:
-        return Trial(f"no answer within {PATIENCE:g} s")
+        return Trial(f"no answer within {TIMEOUT:g} s")
     if child.returncode < 0:
         return Trial(f"refused by the processor ({signal.Signals(-child.returncode).name})")
     if child.returncode:
@@ -68,21 +67,26 @@ def try_bf16(model: str, threads: int) -> Trial:
 
 
 def choose_precision(recipe: Recipe, model: str | Path, device: str, notes: list[str]) -> Recipe:
-    """The recipe with `scoring` settled; what a trial found is noted."""
-    if device != "cpu" or recipe.scoring == "float32":
+    """The recipe with `scoring` set to "float32" or "bf16"; the outcome of a trial is added to `notes`.
+
+    A recipe's `precision`, unless "auto", decides instead of its `scoring`.
+    """
+    requested = recipe.scoring if recipe.precision == "auto" else recipe.precision
+    if device != "cpu" or requested == "float32":
         return recipe
-    place = Path(model).resolve() if str(model) != "builtin" and Path(model).is_dir() else model
-    trial = try_bf16(str(place), torch.get_num_threads())
-    if recipe.scoring == "bf16" and trial.problem:
-        raise RecipeError(f"bf16 does not run here: {trial.problem}; set scoring to 'auto' or 'float32'.")
-    chosen = "bf16" if recipe.scoring == "bf16" or trial.pays else "float32"
+    path = Path(model).resolve() if str(model) != "builtin" and Path(model).is_dir() else model
+    trial = try_bf16(str(path), torch.get_num_threads())
+    if requested == "bf16" and trial.problem:
+        setting = "scoring" if recipe.precision == "auto" else "precision"
+        raise RecipeError(f"bf16 does not run here: {trial.problem}; set {setting} to 'auto' or 'float32'.")
+    chosen = "bf16" if requested == "bf16" or trial.pays else "float32"
     notes.append(f"bf16 on this CPU: {trial}; rows are scored in {chosen}.")
     return recipe.model_copy(update={"scoring": chosen})
 
 
 @torch.inference_mode()
 def compare(model: str, threads: int) -> dict[str, float]:
-    """Both ways in turns: how much faster bf16 is, and how far off."""
+    """Run both precisions in turns: the gain of bf16, and its difference from float32."""
     torch.set_num_threads(threads)
     cloze = load_model(model, "cpu")
     rng = torch.Generator().manual_seed(0)
@@ -91,13 +95,13 @@ def compare(model: str, threads: int) -> dict[str, float]:
     ids[ids == cloze.tokenizer.pad_id] = cloze.tokenizer.mask_id
     seconds: dict[Precision, list[float]] = {"float32": [], "bf16": []}
     states = {}
-    for _ in range(TIMES + 1):
-        for way, taken in seconds.items():
-            cloze.options = GpuOptions(precision=way)
+    for _ in range(REPEATS + 1):
+        for precision, durations in seconds.items():
+            cloze.options = GpuOptions(precision=precision)
             with cloze.scoring():
-                began = time.perf_counter()
-                states[way] = cloze.encoder(input_ids=ids, attention_mask=torch.ones_like(ids))[0].float()
-                taken.append(time.perf_counter() - began)
+                started = time.perf_counter()
+                states[precision] = cloze.encoder(input_ids=ids, attention_mask=torch.ones_like(ids))[0].float()
+                durations.append(time.perf_counter() - started)
     gain = statistics.median(seconds["float32"][1:]) / statistics.median(seconds["bf16"][1:])  # the first is a warm-up
     difference = (states["bf16"] - states["float32"]).norm() / states["float32"].norm()
     return {"gain": gain, "difference": float(difference)}

@@ -1,7 +1,6 @@
-"""A task as cloze questions for one model: every pattern in its tokens, every verbalizer in its ids.
+"""A task's patterns and verbalizers in the tokens of one model (section 3).
 
-In: a task and a `ClozeModel`. Out: a `Question` for each pattern, with its pairs; or every problem at once, each
-with words that would do.
+Words that the model cannot use are reported all at once, each with words that it can.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from clozify.prompts.encode import AS_WRITTEN, EncodedRows, FieldInContext, Temp
 from clozify.prompts.tokenizer import RaggedTokens
 from clozify.prompts.verbalizer import LabelWords, verbalize, word_ids
 
-FEW = 8  # rows that words are suggested from
-LIKELY = 400  # how many of the model's own answers are looked at for near words
+SAMPLE_ROWS = 8  # rows that words are suggested from
+TOP_TOKENS = 400  # of the model's most likely tokens at the mask, of which words are suggested
 
 
 @dataclass(frozen=True)
 class PatternPrompt:
-    """One pattern, and the pairs of the task that use it (by their place in `task.pairs`)."""
+    """One pattern in the model's tokens, and the pairs of the task that use it."""
 
     template: Template
-    pairs: tuple[int, ...]
-    words: tuple[LabelWords, ...]
+    pairs: tuple[int, ...]  # indices into `task.pairs`
+    words: tuple[LabelWords, ...]  # of each pair's verbalizer
 
 
 @dataclass(frozen=True)
 class TaskPrompts:
-    """A task's questions for one model, in the order of its patterns, with what is worth a warning."""
+    """A task's patterns for one model, in their order, and warnings about their words."""
 
     patterns: list[PatternPrompt]
     warnings: list[str]
@@ -46,10 +45,10 @@ class TaskPrompts:
     _kept: dict[int, tuple[Rows, dict[FieldInContext, RaggedTokens]]] = field(default_factory=dict)
 
     def for_pair(self, pair: int) -> TaskPrompts:
-        """The one question of a pair, by its place in `task.pairs`; what was kept is shared."""
-        (question,) = [question for question in self.patterns if pair in question.pairs]
-        words = question.words[question.pairs.index(pair)]
-        return TaskPrompts([PatternPrompt(question.template, (pair,), (words,))], [], self.fields, self._kept)
+        """The pattern of one pair, by its index in `task.pairs`; the cache of tokens is shared."""
+        (prompt,) = [prompt for prompt in self.patterns if pair in prompt.pairs]
+        words = prompt.words[prompt.pairs.index(pair)]
+        return TaskPrompts([PatternPrompt(prompt.template, (pair,), (words,))], [], self.fields, self._kept)
 
     def keep(self, model: ClozeModel, rows: Rows) -> dict[FieldInContext, RaggedTokens]:
         """All rows, tokenised once and kept for as long as these questions are asked."""
@@ -65,7 +64,7 @@ class TaskPrompts:
         return columns
 
     def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[FieldInContext, RaggedTokens]:
-        """A stretch of rows, each field tokenised once for all patterns."""
+        """The tokens of a range of rows, each field tokenised once for all patterns."""
         if id(rows) in self._kept:
             return {column: ragged.slice(start, stop) for column, ragged in self._kept[id(rows)][1].items()}
         fields = {column.slot.field for column in self.fields}
@@ -75,15 +74,16 @@ class TaskPrompts:
 
 def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wording: Wording = AS_WRITTEN) -> TaskPrompts:
     """The task in the model's tokens; raises `TaskError` with every word that cannot be used."""
-    asked = []
-    problems, warnings = dict[str, list[str]](), dict[str, list[str]]()  # what -> the patterns it is found in
+    prompts = []
+    # a problem or warning -> advice, then the patterns that it concerns
+    problems, warnings = dict[str, list[str]](), dict[str, list[str]]()
     for text in task.patterns:
         template = compile_pattern(Pattern(text), model.tokenizer, wording)
-        words, places = [], []
-        for place, pair in enumerate(task.pairs):
+        words, pairs = [], []
+        for index, pair in enumerate(task.pairs):
             if pair.pattern.text != text:
                 continue
-            found, split, errors, remarks = verbalize(model.tokenizer, template, pair.verbalizer)
+            label_words, split, errors, remarks = verbalize(model.tokenizer, template, pair.verbalizer)
             for word in split:
                 if str(word) not in problems:
                     near = near_words(model, template, word.word, rows, taken=pair.verbalizer.words.values())
@@ -93,47 +93,49 @@ def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wordin
                 problems.setdefault(error, [""]).append(text)
             for remark in remarks:
                 warnings.setdefault(remark, [""]).append(text)
-            words.append(found)
-            places.append(place)
-        asked.append(PatternPrompt(template, tuple(places), tuple(words)))
+            words.append(label_words)
+            pairs.append(index)
+        prompts.append(PatternPrompt(template, tuple(pairs), tuple(words)))
     if problems:
         raise TaskError(_sentences(problems))
-    columns = list(dict.fromkeys(column for question in asked for column in question.template.fields))
-    return TaskPrompts(asked, _sentences(warnings), columns)
+    fields = list(dict.fromkeys(field for prompt in prompts for field in prompt.template.fields))
+    return TaskPrompts(prompts, _sentences(warnings), fields)
 
 
-def _sentences(found: dict[str, list[str]]) -> list[str]:
-    """One sentence for each thing found, however many patterns it is found in."""
+def _sentences(problems: dict[str, list[str]]) -> list[str]:
+    """One sentence for each problem, however many patterns it concerns."""
     sentences = []
-    for what, (advice, first, *more) in found.items():
-        others = f" and {len(more)} more" if more else ""
-        sentences.append(f"In the pattern '{first}'{others}, {what}{advice}.")
+    for problem, (advice, first, *patterns) in problems.items():
+        count = f" and {len(patterns)} more" if patterns else ""
+        sentences.append(f"In the pattern '{first}'{count}, {problem}{advice}.")
     return sentences
 
 
 @torch.inference_mode()
-def answers(model: ClozeModel, template: Template, rows: Rows | None = None, count: int = FEW) -> torch.Tensor:
-    """The model's log-probability of every word at the mask, the mean over a few rows: (vocabulary,)."""
+def mean_log_probabilities(
+    model: ClozeModel, template: Template, rows: Rows | None = None, count: int = SAMPLE_ROWS
+) -> torch.Tensor:
+    """The model's log-probability of every word at the mask, the mean over the first rows: (vocabulary,)."""
     stop = min(count, len(rows)) if rows is not None else 1
-    ragged = {
+    columns = {
         column: column.tokenize(model.tokenizer, rows.texts(column.slot.field, 0, stop) if rows is not None else [""])
         for column in set(template.fields)
     }
-    batch = EncodedRows(template, ragged, model.max_length).batch(np.arange(stop))
+    batch = EncodedRows(template, columns, model.max_length).batch(np.arange(stop))
     scores = model.head(model.states_at_mask(batch))  # (rows, vocabulary)
     return torch.log_softmax(scores, dim=-1).mean(dim=0)
 
 
 def top_words(model: ClozeModel, template: Template, rows: Rows | None = None, count: int = 5) -> list[str]:
-    """The whole words that the model itself would put in the mask's place, likeliest first."""
-    found: list[str] = []
-    for token in answers(model, template, rows).topk(LIKELY).indices.tolist():
+    """The complete words that the model predicts at the mask, the most likely first."""
+    words: list[str] = []
+    for token in mean_log_probabilities(model, template, rows).topk(TOP_TOKENS).indices.tolist():
         word = model.tokenizer.decode([token])
-        if word.isalpha() and word not in found and word_ids(model.tokenizer, template, word) == [token]:
-            found.append(word)
-            if len(found) == count:
+        if word.isalpha() and word not in words and word_ids(model.tokenizer, template, word) == [token]:
+            words.append(word)
+            if len(words) == count:
                 break
-    return found
+    return words
 
 
 def near_words(
@@ -148,9 +150,9 @@ def near_words(
     used = {other.lower() for words in taken for other in words}
     vectors = model.model.get_input_embeddings().weight.detach()
     pieces = vectors[torch.tensor(word_ids(model.tokenizer, template, word), dtype=torch.long)].mean(dim=0)
-    likely = [w for w in top_words(model, template, rows, LIKELY) if len(w) > 2 and w.lower() not in used]
+    likely = [w for w in top_words(model, template, rows, TOP_TOKENS) if len(w) > 2 and w.lower() not in used]
     if not likely or not torch.isfinite(pieces).all():
         return likely[:count]
     ids = torch.tensor([word_ids(model.tokenizer, template, w)[0] for w in likely], device=vectors.device)
-    nearness = torch.cosine_similarity(vectors[ids], pieces[None], dim=-1)
-    return [likely[place] for place in nearness.topk(min(count, len(likely))).indices.tolist()]
+    similarity = torch.cosine_similarity(vectors[ids], pieces[None], dim=-1)
+    return [likely[index] for index in similarity.topk(min(count, len(likely))).indices.tolist()]

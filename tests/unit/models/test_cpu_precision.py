@@ -17,7 +17,7 @@ def child(monkeypatch):
     def put(program, patience=20.0):
         try_bf16.cache_clear()
         monkeypatch.setattr(precision, "CHILD", (sys.executable, "-c", program))
-        monkeypatch.setattr(precision, "PATIENCE", patience)
+        monkeypatch.setattr(precision, "TIMEOUT", patience)
 
     yield put
     try_bf16.cache_clear()

@@ -11,7 +11,7 @@ from clozify.errors import TrainingError
 from clozify.pipeline import soft_labels as softlabels
 from clozify.pipeline import token_cache as pile
 from clozify.pipeline.train import prepare
-from clozify.prompts.encode import Column
+from clozify.prompts.encode import FieldInContext
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.worker import Worker
@@ -70,7 +70,7 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
     monkeypatch.setattr(pile, "_write", lambda *args: (written.append(args[2]), write(*args)))
     with RunFolder(files / "run") as folder:
         worker = Worker(plan, folder, RunContext("cpu"))
-        columns: list[Column] = worker.prompts.fields
+        columns: list[FieldInContext] = worker.prompts.fields
         found = []
 
         def compile_task() -> None:

@@ -59,7 +59,7 @@ def cell(asked: dict[str, Any], size: int) -> None:
             settings=asked["settings"],
             log=lambda line: print(line, flush=True),
         )
-        (Path(asked["output"]) / f"{method}-{size}.json").write_text(json.dumps(found, indent=2))
+        (Path(asked["output"]) / f"{method}-{size}.json").write_text(json.dumps(found.metrics.to_json(), indent=2))
 
 
 def numbers(output: str, method: str, size: int) -> dict[str, Any] | None:

@@ -38,14 +38,17 @@ def measure(settings: list[str], patterns: int, examples: int, test: int) -> dic
     few = few_shot(read_rows("builtin:labeled", task), examples)
     with tempfile.TemporaryDirectory() as name:
         before = _peak()
-        found = train(task, few, Path(name) / "run", test=rows, recipe="quick", settings=settings)
+        found = train(task, few, Path(name) / "run", test=rows, recipe="quick", settings=settings).metrics
+        assert found.unsupervised is not None
+        assert found.members is not None
+        assert found.ensemble is not None
         members = list((Path(name) / "run" / "members").iterdir())
         recipe = json.loads((Path(name) / "run" / "run.json").read_text())["recipe"]
         steps = recipe["finetune_without_lm"]["max_steps"]
         return {
-            "untrained": found["unsupervised"]["accuracy"],
-            "members": [of_one["accuracy"] for of_one in found["members"]["each"]],
-            "ensemble": found["ensemble"]["accuracy"],
+            "untrained": found.unsupervised.accuracy,
+            "members": [of_one.accuracy for of_one in found.members.each],
+            "ensemble": found.ensemble.accuracy,
             "step": [json.loads((place / "member.json").read_text())["training_seconds"] / steps for place in members],
             "bytes": sum(file.stat().st_size for file in (members[0] / "model").iterdir()),
             "memory": _peak() - before,
@@ -63,7 +66,7 @@ def in_turns(rounds: int, settings: list[str]) -> None:
     from clozify.methods.finetune import finetune
     from clozify.methods.score import score_rows
     from clozify.models.task_prompts import compile_task
-    from clozify.pipeline.train import prepare
+    from clozify.pipeline.prepare import TrainInputs, prepare
     from clozify.prompts.encode import EncodedRows
     from clozify.runs.context import RunContext
     from clozify.training.loop import TrainingSetup, seed_everything
@@ -74,7 +77,7 @@ def in_turns(rounds: int, settings: list[str]) -> None:
     work, context = {}, RunContext("cpu")
     for way in taken:
         asked = [*settings, f"adapter.method={way}", "finetune_without_lm.max_steps=2"]
-        plan = prepare(task, rows, recipe="quick", settings=asked)
+        plan = prepare(TrainInputs(task, rows, recipe="quick", settings=asked))
         model = plan.load_model("cpu")
         questions = compile_task(model, task)
         encoded = EncodedRows(

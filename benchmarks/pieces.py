@@ -124,7 +124,8 @@ def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
 
     questions = compile_task(cloze_model(), data.task)
     question = questions.patterns[0]
-    encoded = EncodedRows(question.template, questions.keep(cloze_model(), data), 256)
+    tokens = questions.tokenize(cloze_model(), data, 0, len(data))
+    encoded = EncodedRows(question.template, tokens, 256)
     class_rows = classifier().encode(data)
     rng = np.random.default_rng(0)
     truth = rng.integers(0, labels, rows).astype(np.int16)
@@ -161,7 +162,7 @@ def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
             if on_gpu:
                 torch.cuda.synchronize()
             began = time.perf_counter()
-            list(score_rows(model, questions, data))  # scores are NumPy arrays: the device has finished
+            list(score_rows(model, questions, data, tokens=tokens))  # scores are NumPy arrays: the device has finished
             return [time.perf_counter() - began]
 
     return [

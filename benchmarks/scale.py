@@ -137,23 +137,22 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     from clozify.executors.local import LocalExecutor
     from clozify.methods import score
     from clozify.methods.ipet import counts_to_draw, select_training_rows
-    from clozify.pipeline.final_classifier import train_classifiers
-    from clozify.pipeline.members import first_jobs, train_members
+    from clozify.pipeline.final_classifier import Distillation, train_classifier
+    from clozify.pipeline.members import first_generation, train_members
+    from clozify.pipeline.prepare import TrainInputs, prepare
     from clozify.pipeline.run import Run
     from clozify.pipeline.soft_labels import write_soft_labels
-    from clozify.pipeline.train import prepare
     from clozify.runs.context import RunContext
     from clozify.runs.folder import RunFolder
     from clozify.runs.keys import prompt_key
     from clozify.runs.plan import Plan
     from clozify.runs.worker import Worker
-    from clozify.utils.npy import open_npy
 
     task = parse_task(TASK.replace("PATTERNS", ", ".join(f'"{pattern}"' for pattern in PATTERNS[:count])))
     few = [{"text": f"{word} {word}", "label": name} for word in WORDS[:10] for name in ("good", "bad")]
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in few))
     settings = [*SETTINGS, f"scores_dtype={scores}"]
-    given: dict[str, Any] = {"labeled": folder / "few.jsonl", "model": model, "settings": settings, "device": "cpu"}
+    given: dict[str, Any] = {"labeled": folder / "few.jsonl", "model": model, "settings": settings}
     score.TOKENS_PER_BATCH["cpu"] = 16_384
 
     def start(plan: Plan, run_folder: RunFolder) -> Run:
@@ -161,20 +160,21 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
         run.executor.start(run.worker, 0)
         return run
 
-    warm = start(prepare(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **given), RunFolder(folder / "warm"))
-    train_members(warm, first_jobs(warm.plan))  # the model and all libraries are loaded
+    warm_up = TrainInputs(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **given)
+    warm = start(prepare(warm_up, "cpu"), RunFolder(folder / "warm"))
+    train_members(warm, first_generation(warm.plan))  # the model and all libraries are loaded
     memory, began = Memory(), time.monotonic()
     with memory.stage("read"):
-        plan = prepare(task, unlabeled=data, **given)
+        plan = prepare(TrainInputs(task, unlabeled=data, **given), "cpu")
     with memory.stage("keys"):
         prompt_key(plan, "cpu")
     with RunFolder(folder / "run") as run_folder:
         bench = start(plan, run_folder)
         with memory.stage("members"):
-            members = train_members(bench, first_jobs(plan))
+            members = train_members(bench, first_generation(plan))
         weights = [1.0] * len(members)
         with memory.stage("draw"):
-            pile = {n: open_npy(member["folder"] / "pile.npy") for n, member in enumerate(members)}
+            pile = {n: member.unlabeled_scores() for n, member in enumerate(members)}
             wanted, _ = counts_to_draw(np.array([10, 10]), 3, len(plan.unlabeled or []), plan.recipe.ipet)
             select_training_rows(
                 pile, weights, wanted, plan.recipe.ipet, np.arange(count), np.random.default_rng(0), False
@@ -182,7 +182,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
         with memory.stage("labels"):
             soft = write_soft_labels(bench, members, weights)
         with memory.stage("classifier"):
-            train_classifiers(bench, soft)
+            train_classifier(bench, Distillation(soft))
         disk = sum(file.stat().st_size for file in (folder / "run").rglob("*") if file.is_file()) / 2**20
     return {"stages": memory.stages, "passed": time.monotonic() - began, "mapped": memory.mapped, "disk": disk}
 

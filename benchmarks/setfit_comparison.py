@@ -135,7 +135,7 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
     from clozify.config.task import load_task
     from clozify.data.rows import read_rows
     from clozify.inference.finished_run import FinishedRun
-    from clozify.pipeline.train import train
+    from clozify.inference.training import train
 
     data, folder = Path(asked.output) / "data", Path(asked.output) / part.name
     task, column_mapping = load_task("agnews"), {"label": "class"}

@@ -42,8 +42,9 @@ def numbers(place: Path, labeled: Path, asked: dict[str, Any], seed: int) -> dic
         recipe="quick",
         settings=["distillation=false", f"seed={seed}", *asked["settings"]],
         log=lambda line: None,
-    )
-    return {name: found["ensemble"][name] for name in ("accuracy", "macro_f1")}
+    ).metrics.ensemble
+    assert found is not None
+    return {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
 
 
 def course(choice: str, seed: int, asked: dict[str, Any]) -> list[dict[str, Any]]:

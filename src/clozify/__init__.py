@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from clozify.inference.finished_run import predict as predict
     from clozify.inference.suggest import Suggestions as Suggestions
     from clozify.inference.suggest import suggest as suggest
+    from clozify.inference.training import TrainResult as TrainResult
+    from clozify.inference.training import train as train
     from clozify.inference.zero_shot import ZeroShotResult as ZeroShotResult
     from clozify.inference.zero_shot import zero_shot as zero_shot
     from clozify.models.cloze import ClozeModel as ClozeModel
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from clozify.pipeline.find_words import find_words as find_words
     from clozify.pipeline.pretrain import PretrainResult as PretrainResult
     from clozify.pipeline.pretrain import pretrain as pretrain
-    from clozify.pipeline.train import train as train
     from clozify.runs.metrics import Metrics as Metrics
 
 __version__ = "0.1.0"
@@ -70,11 +71,11 @@ _MODULES = {
     "inference.export": ["ExportResult", "export"],
     "inference.finished_run": ["EvaluationResult", "FinishedRun", "Predictions", "evaluate", "load_run", "predict"],
     "inference.suggest": ["Suggestions", "suggest"],
+    "inference.training": ["TrainResult", "train"],
     "inference.zero_shot": ["ZeroShotResult", "zero_shot"],
     "models.cloze": ["ClozeModel", "load_model"],
     "pipeline.find_words": ["FindWordsReport", "FindWordsResult", "find_words"],
     "pipeline.pretrain": ["PretrainResult", "pretrain"],
-    "pipeline.train": ["train"],
     "runs.metrics": ["Metrics"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

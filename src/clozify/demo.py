@@ -1,10 +1,8 @@
-"""The main job on what ships with the package: supervised training, PET and iPET on the sample data, in minutes.
-
-In: a folder for the runs. Out: the runs' numbers; the runs are ordinary ones and resume.
-"""
+"""Implements `clozify demo`: supervised training, PET and iPET on the sample data, in minutes."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,49 +11,62 @@ import numpy as np
 
 from clozify.config.task import Task, load_task
 from clozify.data.rows import Rows, few_shot, read_rows
-from clozify.pipeline.train import train
+from clozify.inference.training import train
 from clozify.report.write import write_report
+from clozify.utils.atomic import atomic_folder
 
-EXAMPLES = 56  # labelled rows: four a label
-PILE = 600  # unlabelled rows
+EXAMPLES = 56  # labelled rows, four a label
+UNLABELED = 600
 TEST = 400
 
 
 def demo_task() -> Task:
-    """The sample task with every other of its patterns: half the time."""
+    """The sample task with every second of its patterns, which halves the time."""
     task = load_task("debian")
     return task.with_changes(patterns=task.patterns[::2])
 
 
 def _spread(rows: Rows, count: int) -> Rows:
-    """So many rows, evenly from the whole file."""
+    """Rows at even distances, at most `count`."""
     return rows.select(np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)))
 
 
 def demo(
     output: str | Path,
-    say: Callable[[str], None] = lambda line: None,
-    sizes: tuple[int, int, int] = (EXAMPLES, PILE, TEST),
+    log: Callable[[str], None] = lambda message: None,
+    sizes: tuple[int, int, int] = (EXAMPLES, UNLABELED, TEST),
     settings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train each way on the sample data with the recipe `quick`; returns each one's metrics and the rows used."""
-    task, place = demo_task(), Path(output)
-    examples, pile, test = sizes
+    """Train by each method on the sample data with the recipe `quick`; returns the metrics of each."""
+    task, folder = demo_task(), Path(output)
+    examples, unlabeled_size, test_size = sizes
     labeled = few_shot(read_rows("builtin:labeled", task), examples)
-    given: dict[str, Any] = {
-        "test": _spread(read_rows("builtin:test", task), test),
+    unlabeled = _spread(read_rows("builtin:unlabeled", task), unlabeled_size)
+    shared: dict[str, Any] = {
+        "test": _spread(read_rows("builtin:test", task), test_size),
         "recipe": "quick",
-        "settings": settings,
-        "log": say,
+        "log": log,
     }
-    say(f"1. supervised: a classifier from the {len(labeled)} labelled rows alone")
-    supervised = train(task, labeled, place / "supervised", method="supervised", **given)
-    given["unlabeled"] = _spread(read_rows("builtin:unlabeled", task), pile)
-    say(f"2. PET: {len(task.pairs)} patterns, the same labelled rows and {len(given['unlabeled']):,} unlabelled ones")
-    pet = train(task, labeled, place / "pet", **given)
-    say("3. iPET: the patterns' models label rows for each other, and learn again; no classifier this time")
-    without = {**given, "settings": [*settings, "distillation=false"]}
-    ipet = train(task, labeled, place / "pet", method="ipet", **without)
-    train(task, labeled, place / "pet", **(given | {"log": lambda line: None}))  # puts PET's classifier back in place
-    write_report(place / "pet", baseline=place / "supervised")
-    return {"supervised": supervised, "pet": pet, "ipet": ipet, "rows": pet["rows"], "output": str(place)}
+    log(f"1. supervised: a classifier from the {len(labeled)} labelled rows alone")
+    supervised = train(
+        task, labeled, folder / "supervised", method="supervised", settings=settings, **shared
+    ).metrics.to_json()
+    log(f"2. PET: {len(task.pairs)} patterns, the same labelled rows and {len(unlabeled):,} unlabelled ones")
+    pet = train(task, labeled, folder / "pet", unlabeled, settings=settings, **shared).metrics.to_json()
+    log("3. iPET: the patterns' models label rows for each other, and learn again; no classifier this time")
+    _copy_members(folder / "pet", folder / "ipet")
+    without_classifier = [*settings, "distillation=false"]
+    ipet = train(
+        task, labeled, folder / "ipet", unlabeled, method="ipet", settings=without_classifier, **shared
+    ).metrics.to_json()
+    for baseline in ("ipet", "supervised"):
+        write_report(folder / "pet", baseline=folder / baseline)
+    return {"supervised": supervised, "pet": pet, "ipet": ipet, "rows": pet["rows"], "output": str(folder)}
+
+
+def _copy_members(source: Path, target: Path) -> None:
+    """Start a run with the members of another one: PET's members are iPET's generation 0."""
+    if not target.exists():
+        with atomic_folder(target) as tmp_path:
+            shutil.copytree(source / "members", tmp_path / "members")
+            shutil.copy(source / "run.json", tmp_path)

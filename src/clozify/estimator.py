@@ -28,7 +28,7 @@ from clozify.data.in_memory import InputError, encode_labels, extract_columns, m
 from clozify.data.rows import Rows
 from clozify.errors import DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
-from clozify.pipeline.train import train
+from clozify.inference.training import train
 from clozify.runs.folder import RunFolder
 from clozify.runs.metrics import Metrics
 from clozify.utils.atomic import atomic_folder

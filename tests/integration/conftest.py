@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from clozify.pipeline.train import prepare, train
+from clozify.inference.training import train
+from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.worker import Worker
@@ -50,7 +51,7 @@ def run(files, tiny_folder):
             "model": str(tiny_folder("bert")),
             "settings": SETTINGS,
         }
-        return train(output=files / output, **(given | changes))
+        return train(output=files / output, **(given | changes)).metrics.to_json()
 
     return start
 
@@ -58,6 +59,6 @@ def run(files, tiny_folder):
 @pytest.fixture
 def worker(files, tiny_folder):
     """The state of a run that has not begun."""
-    plan = prepare(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert")), device="cpu")
+    plan = prepare(TrainInputs(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert"))), "cpu")
     with RunFolder(files / "run") as folder:
         yield Worker(plan, folder, RunContext("cpu"))

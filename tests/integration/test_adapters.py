@@ -11,8 +11,8 @@ from clozify.cli import app
 from clozify.errors import RecipeError, RunError
 from clozify.inference.finished_run import FinishedRun
 from clozify.models.cloze import load_model
-from clozify.pipeline.members import MemberJob, first_jobs
-from clozify.pipeline.train import prepare
+from clozify.pipeline.members import MemberJob, first_generation
+from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.worker import Worker
@@ -39,7 +39,7 @@ def test_members_are_small_and_predict_as_they_scored(run, files):
         assert bytes_of(member / "model") < bytes_of(whole / "model") / 10
         assert not list((member / "model").glob("tokenizer*"))
     finished = FinishedRun(files / "lora")
-    rows = prepare(files / "task.toml", files / "labeled.csv", test=files / "test.csv").test
+    rows = prepare(TrainInputs(files / "task.toml", files / "labeled.csv", test=files / "test.csv")).test
     again = [finished.probabilities(rows), finished.probabilities(rows)]
     scores = [np.load(member / "test.npy") for member in members]
     assert len({score.tobytes() for score in scores}) == 4
@@ -67,12 +67,18 @@ def test_other_adapter_settings_are_other_members_and_the_classifier_is_whole(ru
 def test_every_member_starts_from_the_pretrained_answers_and_its_own_seed(files, tiny_folder):
     """A member that starts where another ended is no member of an ensemble."""
     plan = prepare(
-        files / "task.toml", files / "labeled.csv", files / "pile.csv", model=str(tiny_folder("bert")), settings=LORA
+        TrainInputs(
+            files / "task.toml",
+            files / "labeled.csv",
+            files / "pile.csv",
+            model=str(tiny_folder("bert")),
+            settings=LORA,
+        )
     )
     with RunFolder(files / "run") as folder:
         worker = Worker(plan, folder, RunContext("cpu"))
         before = {name: tensor.clone() for name, tensor in worker.pretrained_model(7).model.state_dict().items()}
-        MemberJob("one", "key", first_jobs(plan)[0]).run(worker)
+        MemberJob("one", "key", first_generation(plan)[0]).run(worker)
         after = worker.model.model.state_dict()
         assert any(not torch.equal(after[name], tensor) for name, tensor in before.items() if "lora_B" in name)
         other = {name: tensor.clone() for name, tensor in worker.pretrained_model(8).model.state_dict().items()}
@@ -116,7 +122,7 @@ def test_a_model_that_was_changed_since_is_not_given_the_old_adapters(run, files
     """Adapters on other weights answer at random, without a word."""
     folder = make_model("bert", tmp_path / "model")
     run("run", unlabeled=None, model=str(folder), settings=[*LORA, "repetitions=1"])
-    rows = prepare(files / "task.toml", files / "labeled.csv").labeled
+    rows = prepare(TrainInputs(files / "task.toml", files / "labeled.csv")).labeled
     FinishedRun(files / "run").probabilities(rows)
     config = folder / "config.json"
     config.write_text(config.read_text().replace("}", "\n}"))
@@ -132,7 +138,7 @@ def test_without_peft_a_sentence_says_what_to_install(run, monkeypatch):
 
 
 def test_a_method_without_members_says_that_the_adapter_is_not_used(files):
-    plan = prepare(files / "task.toml", files / "labeled.csv", method="supervised", settings=LORA)
+    plan = prepare(TrainInputs(files / "task.toml", files / "labeled.csv", method="supervised", settings=LORA))
     assert any("has no members" in warning for warning in plan.warnings)
 
 

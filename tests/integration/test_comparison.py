@@ -120,8 +120,8 @@ def test_paraphrases_and_translation_models_come_from_the_command_line(command, 
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"method": "uda", "unlabeled": None}, "'uda' needs a pile of unlabelled rows"),
-        ({"method": "mixtext", "unlabeled": None}, "'mixtext' needs a pile of unlabelled rows"),
+        ({"method": "uda", "unlabeled": None}, "'uda' needs unlabelled rows"),
+        ({"method": "mixtext", "unlabeled": None}, "'mixtext' needs unlabelled rows"),
         ({"method": "mixtext", "labeled": None}, "needs labelled rows"),
         ({"augmented": "x.csv"}, "--augmented. are for the methods 'uda' and 'mixtext', not 'pet'"),
         ({"method": "uda", "test": None, "settings": ["uda.steps_to_try=[5]"]}, "chooses on the test rows"),

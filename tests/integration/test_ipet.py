@@ -36,7 +36,7 @@ def test_without_labelled_rows_the_untrained_pairs_are_the_first_generation(run,
     assert metrics["generations"][1]["drawn"] == {"1": 3.0, "2": 2.0}
     weights = {member["weight"] for member in json.loads((files / "run" / "ensemble.json").read_text())["weights"]}
     assert weights == {1.0}
-    untrained = list((files / "run" / "untrained").glob("*/pile.npy"))
+    untrained = list((files / "run" / "untrained").glob("*/unlabeled.npy"))
     assert len(untrained) == 2  # a pair is scored once, whatever the seeds
 
 
@@ -84,7 +84,7 @@ def test_without_distillation_the_last_generation_is_the_result(run, files):
 
 
 def test_what_ipet_needs_is_said_before_anything_is_spent(run, files):
-    with pytest.raises(ClozifyError, match="'ipet' needs a pile"):
+    with pytest.raises(ClozifyError, match="'ipet' needs unlabelled"):
         run(method="ipet", unlabeled=None)
     with pytest.raises(ClozifyError, match="'pet' needs labelled rows .* there is ipet"):
         run(labeled=None)

@@ -10,7 +10,7 @@ import pytest
 from clozify.errors import TrainingError
 from clozify.pipeline import soft_labels as softlabels
 from clozify.pipeline import token_cache as pile
-from clozify.pipeline.train import prepare
+from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.prompts.encode import FieldInContext
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
@@ -63,7 +63,9 @@ def test_a_run_that_is_done_keeps_no_tokens_and_one_that_was_stopped_finds_them_
 def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, tiny_folder, monkeypatch):
     """Two that write the same file at a time leave a file of neither."""
     plan = prepare(
-        files / "task.toml", files / "labeled.csv", unlabeled=files / "pile.csv", model=str(tiny_folder("bert"))
+        TrainInputs(
+            files / "task.toml", files / "labeled.csv", unlabeled=files / "pile.csv", model=str(tiny_folder("bert"))
+        )
     )
     written = []
     write = pile._write
@@ -74,7 +76,7 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
         found = []
 
         def compile_task() -> None:
-            found.append(pile.pile_tokens(worker, worker.model.tokenizer, plan.model, columns))
+            found.append(pile.unlabeled_tokens_on_disk(worker, worker.model.tokenizer, plan.model, columns))
 
         threads = [threading.Thread(target=compile_task) for _ in range(4)]
         for thread in threads:
@@ -93,9 +95,9 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
 def test_scores_in_half_the_bits_are_members_of_their_own(run, files):
     """Found under the same key, float32 scores would be taken for them, or they for float32 scores."""
     run()
-    whole = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/pile.npy")}
+    whole = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
     metrics = run(settings=[*SETTINGS, "scores_dtype=float16"])
-    every = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/pile.npy")}
+    every = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
     half = [found for key, found in sorted(every.items()) if key not in whole]
     assert {found.dtype.name for found in half} == {"float16"}
     assert len(half) == len(whole)

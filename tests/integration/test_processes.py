@@ -210,7 +210,7 @@ def test_an_error_that_the_user_can_correct_is_raised_at_once(worker):
 def test_the_workers_end_when_the_main_process_is_killed(files, tiny_folder):
     """They would go on writing to a folder that a new process may have locked."""
     code = (
-        "import sys; from clozify.pipeline.train import train; task, labeled, pile, model, output = sys.argv[1:]; "
+        "import sys; from clozify import train; task, labeled, pile, model, output = sys.argv[1:]; "
         "train(task, labeled, output, at_once=2, unlabeled=pile, model=model, settings=['finetune.max_steps=9999'])"
     )
     given = [files / "task.toml", files / "labeled.csv", files / "pile.csv", tiny_folder("bert"), files / "run"]

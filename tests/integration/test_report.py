@@ -11,7 +11,8 @@ import pytest
 
 from clozify.errors import ClozifyError
 from clozify.inference.suggest import suggest
-from clozify.pipeline.train import prepare, train
+from clozify.inference.training import train
+from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.report.write import write_report
 from clozify.runs.keys import hash_key
 from clozify.utils import libraries
@@ -136,11 +137,11 @@ def test_suggested_rows_filled_in_are_labelled_rows(place, tmp_path, tiny_folder
     labelled = pd.concat([pd.read_csv(place / f"{name}.csv") for name in ("labeled", "test")])
     assert not set(frame["text"]) & set(labelled["text"])
     with pytest.raises(ClozifyError, match="has a label"):
-        prepare(**asked(place, tiny_folder, labeled=file))
+        prepare(TrainInputs(**asked(place, tiny_folder, labeled=file)))
     frame["label"] = ["1", "2", "", "", "1"]
     writing = {"csv": frame.to_csv, "jsonl": frame.to_json, "parquet": frame.to_parquet}[kind]
     writing(file, **({"orient": "records", "lines": True} if kind == "jsonl" else {"index": False}))
-    plan = prepare(**asked(place, tiny_folder, labeled=file))
+    plan = prepare(TrainInputs(**asked(place, tiny_folder, labeled=file)))
     assert plan.labeled.labels.tolist() == [0, 1, 0]
     assert any("2 of 5 labelled rows have no label" in warning for warning in plan.warnings)
     with pytest.raises(ClozifyError, match="there already"):

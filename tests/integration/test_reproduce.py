@@ -101,7 +101,7 @@ def test_a_command_that_was_stopped_goes_on_where_it_was(run, tmp_path, monkeypa
         raise OSError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr("clozify.pipeline.train.train_classifiers", stop)
+        patch.setattr("clozify.pipeline.train.train_classifier", stop)
         status, _, err = run("table4", *SAMPLE, "--examples", 28)
     assert status == 2
     assert not (tmp_path / "out" / "table4.md").exists()
@@ -206,7 +206,7 @@ def test_without_italian_rows_the_column_is_not_run_and_the_reason_stands_below(
 
 
 def test_a_method_that_is_not_there_and_too_few_rows_are_cells_that_were_not_run(run, monkeypatch, tmp_path):
-    monkeypatch.setattr("clozify.pipeline.train.METHODS", ("pet", "ipet", "supervised"))
+    monkeypatch.setattr("clozify.pipeline.prepare.METHODS", ("pet", "ipet", "supervised"))
     status, out, err = run("table2", *SAMPLE, "--examples", "28", "--methods", "uda,pet", "--json")
     assert status == 0, err
     found = {p["row"]: p for p in json.loads(out)["cells"] if (p["group"], p["column"]) == ("|T| = 28", "sample")}

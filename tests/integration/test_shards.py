@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -11,6 +12,7 @@ import pytest
 
 from clozify.executors.local import LocalExecutor
 from clozify.executors.ray import WORKER_ONLY_KINDS
+from clozify.inference.training import train
 from clozify.methods import score as score_rows
 from clozify.pipeline import train as pet
 from clozify.pipeline.sharded_scoring import ShardJob
@@ -115,9 +117,9 @@ def run_to(run, address, lines, **more):
     """A run whose output is an address, not a folder of the test."""
     seen = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.integration.conftest.train", lambda output, **given: seen.update(given))
+        patch.setattr("tests.integration.conftest.train", lambda output, **given: seen.update(given) or Mock())
         run()
-    return pet.train(output=address, log=lines.append, **(seen | more))
+    return train(output=address, log=lines.append, **(seen | more)).metrics.to_json()
 
 
 def test_one_worker_or_a_small_pile_or_members_that_are_kept_are_not_split(run, files, monkeypatch):

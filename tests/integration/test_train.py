@@ -47,7 +47,7 @@ def test_the_soft_labels_are_the_members_scores_combined_as_in_the_paper(run, fi
     folder = files / "run"
     total, weight = 0.0, 0.0
     for member in json.loads((folder / "ensemble.json").read_text())["weights"]:
-        total = total + member["weight"] * np.load(folder / "members" / member["member"] / "pile.npy")
+        total = total + member["weight"] * np.load(folder / "members" / member["member"] / "unlabeled.npy")
         weight += member["weight"]
     s = total / weight / 2  # T = 2
     q = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
@@ -189,8 +189,13 @@ def test_what_turns_out_on_the_way_is_said_and_kept_with_the_numbers(run, files,
     """All members at weight 0 would be a division by zero; as equals they are another ensemble than was asked for."""
     from clozify.pipeline import train as pet
 
-    untrained = pet.untrained
-    monkeypatch.setattr(pet, "untrained", lambda bench: untrained(bench) | {"accuracy_on_labeled": [0.0, 0.0]})
+    evaluate = pet.evaluate_untrained
+
+    def all_wrong(run):
+        untrained, key = evaluate(run)
+        return untrained.model_copy(update={"accuracy_on_labeled": [0.0, 0.0]}), key
+
+    monkeypatch.setattr(pet, "evaluate_untrained", all_wrong)
     lines = []
     found = run(log=lines.append)
     said = "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."

@@ -9,7 +9,7 @@ import pytest
 
 from clozify.config.recipe import load_recipe
 from clozify.errors import ClozifyError
-from clozify.pipeline.train import prepare
+from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.runs.context import RunContext
 from clozify.training.loop import Monitor, TrainingSetup, train
 from tests.integration.conftest import SETTINGS
@@ -29,16 +29,21 @@ def test_the_authors_recipe_runs_from_end_to_end_and_predicts_as_it_trained(run,
 
 def test_every_backslash_becomes_a_space_where_the_recipe_says_so(files):
     pd.DataFrame({"label": [1, 2], "text": ["a\\b", "c"]}).to_csv(files / "odd.csv", index=False)
-    ours = prepare(files / "task.toml", files / "odd.csv")
-    theirs = prepare(files / "task.toml", files / "odd.csv", recipe="original-code")
+    ours = prepare(TrainInputs(files / "task.toml", files / "odd.csv"))
+    theirs = prepare(TrainInputs(files / "task.toml", files / "odd.csv", recipe="original-code"))
     assert ours.labeled.texts("text") == ["a\\b", "c"]
     assert theirs.labeled.texts("text") == ["a b", "c"]
-    assert prepare(files / "task.toml", ours.labeled, recipe="original-code").labeled.texts("text") == ["a b", "c"]
+    assert prepare(TrainInputs(files / "task.toml", ours.labeled, recipe="original-code")).labeled.texts("text") == [
+        "a b",
+        "c",
+    ]
 
 
 def test_random_examples_are_drawn_by_the_recipes_seed(files):
     def drawn(*settings):
-        return prepare(files / "task.toml", files / "labeled.csv", examples=4, settings=settings).labeled.ids()
+        return prepare(
+            TrainInputs(files / "task.toml", files / "labeled.csv", examples=4, settings=settings)
+        ).labeled.ids()
 
     assert drawn() == [0, 1, 2, 3]
     assert drawn("selection=random") == drawn("selection=random")
@@ -225,12 +230,16 @@ def test_a_plan_times_few_steps_whatever_decides_their_number(files, tiny_folder
     from clozify.pipeline.cost import estimate
 
     settings = [*SETTINGS, "finetune.num_train_epochs=3000", "distill.exact_steps=false"]
-    given = {"unlabeled": files / "pile.csv", "model": str(tiny_folder("bert")), "trackers": ["tensorboard"]}
-    cost = estimate(prepare(files / "task.toml", files / "labeled.csv", settings=settings, **given), RunContext("cpu"))
+    given = {"unlabeled": files / "pile.csv", "model": str(tiny_folder("bert"))}
+    cost = estimate(
+        prepare(TrainInputs(files / "task.toml", files / "labeled.csv", settings=settings, **given)), RunContext("cpu")
+    )
     assert cost["steps_a_member"] == 7500  # and not taken for the estimate
     assert cost["seconds"] > 0
     assert (
-        estimate(prepare(files / "task.toml", method="ipet", settings=settings, **given), RunContext("cpu"))["members"]
+        estimate(
+            prepare(TrainInputs(files / "task.toml", method="ipet", settings=settings, **given)), RunContext("cpu")
+        )["members"]
         == 16
     )
 

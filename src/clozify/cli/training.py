@@ -90,22 +90,31 @@ def train(
         "allow_overlap": allow_overlap,
     }
 
+    from clozify.executors.accelerate_launch import is_worker_rank
     from clozify.report.terminal import show_run
-    from clozify.runs.metrics import Metrics
 
     if plan:
         _print_cost(loaded_task, labeled, devices, at_once, executor, address, options, as_json)
         return
     log = progress_logger(quiet)
-    metrics = clozify.train(
-        loaded_task, labeled, output, devices, at_once, executor, address, trackers=tracker or (), log=log, **options
+    result = clozify.train(
+        loaded_task,
+        labeled,
+        output,
+        devices=devices,
+        at_once=at_once,
+        executor=executor,
+        address=address,
+        trackers=tracker or (),
+        log=log,
+        **options,
     )
-    if not metrics:  # this process only assists the first one
+    if is_worker_rank():  # the first process prints the result
         return
     if as_json:
-        print_json(metrics)
+        print_json(result.metrics.to_json())
     else:
-        show_run(Console(), Metrics.model_validate(metrics))
+        show_run(Console(), result.metrics)
         typer.echo(f"The report is in {output.rstrip('/')}/report.html.")
 
 
@@ -125,12 +134,12 @@ def _print_cost(
     from clozify.executors.select import choose_executor
     from clozify.pipeline.concurrency import plan_at_once
     from clozify.pipeline.cost import estimate
-    from clozify.pipeline.train import prepare
+    from clozify.pipeline.prepare import TrainInputs, prepare
     from clozify.runs.context import RunContext
 
     parallel = parse_at_once(at_once)
     device, _ = choose_executor(executor, address, devices, parallel or 1)
-    plan = prepare(task, labeled, device=device, **options)
+    plan = prepare(TrainInputs(task, labeled, **options), device)
     context = RunContext(device)
     cost = estimate(plan, context)
     if parallel is None and executor == "local":

@@ -6,8 +6,9 @@ what is taken instead.
 
 from __future__ import annotations
 
+import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -193,11 +194,15 @@ def shipped_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(RECIPES.glob("*.toml"))}
 
 
-def load_recipe(recipe: str | Path | Recipe = "paper", settings: Sequence[str] = ()) -> Recipe:
-    """A recipe by name or from a TOML file, with `settings` such as `distill.max_steps=500` changed.
+def load_recipe(recipe: str | Path | Recipe = "paper", settings: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
+    """A recipe by name or from a TOML file, with settings changed.
 
-    Settings that a file leaves out are those of the paper.
+    `settings` are `{"distill.max_steps": 500}` or `["distill.max_steps=500"]`. What a file leaves out is as in
+    the paper.
     """
+    if isinstance(settings, Mapping):
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+        settings = [f"{name}={text}" for name, text in texts.items()]
     if not isinstance(recipe, Recipe):
         shipped = shipped_recipes()
         path = shipped.get(str(recipe), Path(recipe))

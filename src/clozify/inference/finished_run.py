@@ -6,7 +6,6 @@ ensemble of members (section 3.2).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
@@ -34,6 +32,7 @@ from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.runs.keys import model_key
 from clozify.runs.metrics import Metrics
 from clozify.runs.plan import with_labels
+from clozify.runs.records import EnsembleRecord
 from clozify.runs.stored_folder import local_copy
 from clozify.utils.progress import progress
 
@@ -109,7 +108,7 @@ class FinishedRun:
         """The task that the run was trained for."""
         if self.classifier is not None:
             return load_task(self.classifier / TASK_FILE)
-        return Task.model_validate(self._ensemble["task"])
+        return self._ensemble.task
 
     @property
     def metrics(self) -> Metrics:
@@ -167,17 +166,16 @@ class FinishedRun:
 
     def members(self) -> Iterator[LoadedMember]:
         """The ensemble's members, loaded one after the other."""
-        recipe = Recipe.model_validate(self._ensemble["recipe"])
+        recipe = self._ensemble.recipe
         names = [pair.name for pair in self.task.pairs]
-        for member in self._ensemble["weights"]:
-            model, activate_adapter = self._load_member(member["member"])
-            prompts = compile_task(model, self.task, wording=recipe.wording).for_pair(names.index(member["pair"]))
-            yield LoadedMember(model, prompts, recipe.max_seq_length, member["weight"], activate_adapter)
+        for member in self._ensemble.weights:
+            model, activate_adapter = self._load_member(member.member)
+            prompts = compile_task(model, self.task, wording=recipe.wording).for_pair(names.index(member.pair))
+            yield LoadedMember(model, prompts, recipe.max_seq_length, member.weight, activate_adapter)
 
     @cached_property
-    def _ensemble(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.folder / "ensemble.json").read_text(encoding="utf-8"))
-        return content
+    def _ensemble(self) -> EnsembleRecord:
+        return EnsembleRecord.load(self.folder)
 
     def _classifier_scores(self, rows: Rows) -> NDArray[np.float32]:
         tokens_per_batch = TOKENS_PER_BATCH[self.device]
@@ -187,7 +185,7 @@ class FinishedRun:
 
     def _ensemble_scores(self, rows: Rows) -> NDArray[np.float64]:
         scores, weights = [], []
-        with progress("predicting", len(rows) * len(self._ensemble["weights"])) as advance:
+        with progress("predicting", len(rows) * len(self._ensemble.weights)) as advance:
             for member in self.members():
                 scores.append(member.scores(rows, advance))
                 weights.append(member.weight)

@@ -65,17 +65,22 @@ def score_rows(
     stats: ScoringStats | None = None,
     advance: Callable[[int], None] = lambda count: None,
     span: tuple[int, int] | None = None,
+    tokens: Mapping[FieldInContext, RaggedTokens] | None = None,
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield `(start, scores)` of consecutive chunks of rows; scores are (pairs of the prompts, rows, labels).
 
-    All rows are scored, or those of `span`, `(first, end)`.
+    All rows are scored, or those of `span`, `(first, end)`. `tokens` are those of all rows, where they were tokenised
+    before.
     """
     max_length = min(max_length, model.max_length)
     token_budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
     pairs = [pair for pattern in prompts.patterns for pair in pattern.pairs]
     with model.scoring():
         for start, stop in rows.chunks(CHUNK_ROWS, *(span or (0, None))):
-            columns = prompts.tokenize(model, rows, start, stop)
+            if tokens is None:
+                columns = prompts.tokenize(model, rows, start, stop)
+            else:
+                columns = {field: of_field.slice(start, stop) for field, of_field in tokens.items()}
             encoded = [EncodedRows(pattern.template, columns, max_length) for pattern in prompts.patterns]
             scores = np.zeros((len(pairs), stop - start, len(rows.task.labels)), dtype=np.float32)
             on_device: list[

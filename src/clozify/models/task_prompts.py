@@ -6,7 +6,7 @@ Words that the model cannot use are reported all at once, each with words that i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -41,32 +41,15 @@ class TaskPrompts:
     patterns: list[PatternPrompt]
     warnings: list[str]
     fields: list[FieldInContext]  # every field that some pattern of the task reads, once for each way it is tokenised
-    # by the rows' identity; the rows are held too, since another object could take the number of one that is gone
-    _kept: dict[int, tuple[Rows, dict[FieldInContext, RaggedTokens]]] = field(default_factory=dict)
 
     def for_pair(self, pair: int) -> TaskPrompts:
-        """The pattern of one pair, by its index in `task.pairs`; the cache of tokens is shared."""
+        """The pattern of one pair, by its index in `task.pairs`."""
         (prompt,) = [prompt for prompt in self.patterns if pair in prompt.pairs]
         words = prompt.words[prompt.pairs.index(pair)]
-        return TaskPrompts([PatternPrompt(prompt.template, (pair,), (words,))], [], self.fields, self._kept)
-
-    def keep(self, model: ClozeModel, rows: Rows) -> dict[FieldInContext, RaggedTokens]:
-        """All rows, tokenised once and kept for as long as these questions are asked."""
-        return self.kept(rows) or self.hold(rows, self.tokenize(model, rows, 0, len(rows)))
-
-    def kept(self, rows: Rows) -> dict[FieldInContext, RaggedTokens] | None:
-        """What is kept of these rows."""
-        return self._kept[id(rows)][1] if id(rows) in self._kept else None
-
-    def hold(self, rows: Rows, columns: dict[FieldInContext, RaggedTokens]) -> dict[FieldInContext, RaggedTokens]:
-        """Keep these rows, which somebody else tokenised."""
-        self._kept[id(rows)] = (rows, columns)
-        return columns
+        return TaskPrompts([PatternPrompt(prompt.template, (pair,), (words,))], [], self.fields)
 
     def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[FieldInContext, RaggedTokens]:
         """The tokens of a range of rows, each field tokenised once for all patterns."""
-        if id(rows) in self._kept:
-            return {column: ragged.slice(start, stop) for column, ragged in self._kept[id(rows)][1].items()}
         fields = {column.slot.field for column in self.fields}
         texts = {name: rows.texts(name, start, stop) for name in fields}
         return {column: column.tokenize(model.tokenizer, texts[column.slot.field]) for column in self.fields}

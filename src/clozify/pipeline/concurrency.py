@@ -20,7 +20,7 @@ from clozify.executors.base import Executor
 from clozify.executors.select import single_worker_executor
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.pipeline.cost import classifier_seconds, member_seconds
-from clozify.pipeline.semi_supervised_training import METHODS as SEMI_SUPERVISED
+from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.jobs import JobResult

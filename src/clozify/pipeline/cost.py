@@ -20,9 +20,9 @@ from clozify.methods.score import score_rows
 from clozify.models.classifier import new_classifier
 from clozify.models.task_prompts import compile_task
 from clozify.pipeline.augmentation import Augmented, from_file, in_other_words, maker, share_of
-from clozify.pipeline.generations import generation_numbers
-from clozify.pipeline.semi_supervised_training import METHODS as SEMI_SUPERVISED
-from clozify.pipeline.semi_supervised_training import SemiSupervised
+from clozify.pipeline.generations import generation_indices
+from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
+from clozify.pipeline.semi_supervised import SemiSupervised
 from clozify.prompts.encode import EncodedRows
 from clozify.runs.context import RunContext
 from clozify.runs.plan import Plan
@@ -40,7 +40,7 @@ def estimate(plan: Plan, context: RunContext) -> dict[str, Any]:
         return _semi_supervised(plan, context)
     section = plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
     with_members = plan.method != "supervised"
-    generations = 0 if plan.method != "ipet" else len(generation_numbers(plan))
+    generations = 0 if plan.method != "ipet" else len(generation_indices(plan))
     generations += len(plan.labeled) > 0 or plan.method != "ipet"  # M^0 is trained where there are labelled rows
     members = len(plan.task.pairs) * plan.recipe.repetitions * generations if with_members else 0
     rows = sum(len(part) for part in (plan.unlabeled, plan.test) if part is not None)
@@ -83,8 +83,10 @@ def _semi_supervised(plan: Plan, context: RunContext) -> dict[str, Any]:
 
     def steps(count: int) -> None:
         work = SemiSupervised(plan.method, settings.with_steps(count), Augmented(few, [few] * versions, ""))
-        setup = TrainingSetup(work.settings, seed_everything(0), context.accelerator, balance=plan.recipe.balance)
-        work.fit(plan, classifier, setup)
+        setup = TrainingSetup(
+            work.method_settings, seed_everything(0), context.accelerator, balance=plan.recipe.balance
+        )
+        work.train(plan, classifier, setup)
 
     steps(1)
     step = _timed(lambda: steps(STEPS)) / STEPS

@@ -1,6 +1,7 @@
-"""The final classifier, trained once a repetition: on soft labels (section 3.3), on T alone, or by UDA or MixText.
+"""The final classifier, trained once a repetition: on soft labels (section 3.3, step 3) or by a baseline's method.
 
-In: a run and, for distillation, the pile's soft labels. Out: the first classifier's folder, the numbers of all.
+How it is trained is a `ClassifierTraining`: `Distillation` and `SupervisedTraining` here, UDA and MixText in
+`semi_supervised.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,159 +23,206 @@ from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import distill
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
-from clozify.metrics import detailed_metrics
+from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, new_classifier
 from clozify.pipeline.run import Run
-from clozify.pipeline.semi_supervised_training import SemiSupervised
 from clozify.pipeline.soft_labels import SoftLabels
-from clozify.pipeline.token_cache import is_small, pile_tokens
+from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
 from clozify.prompts.encode import EncodedRows
 from clozify.runs.jobs import JobResult
 from clozify.runs.keys import data_key, job_key, model_key
+from clozify.runs.metrics import ClassifierMetrics
+from clozify.runs.plan import Plan
+from clozify.runs.records import TEST_SCORES
 from clozify.runs.worker import Worker
-from clozify.training.loop import Monitor, TrainingSetup, seed_everything
+from clozify.training.loop import TrainingSetup, seed_everything
+
+RECORD = "classifier.json"
 
 
-def train_classifiers(run: Run, targets: SoftLabels | None, other: SemiSupervised | None = None) -> dict[str, Any]:
-    """Train the classifier once a repetition; the first is kept. Its numbers: mean and standard deviation.
+class ClassifierTraining(Protocol):
+    """A way to train the final classifier; it can be sent to other processes."""
 
-    On `targets`, soft labels of the pile; or by an `other` method; or, with neither, on T alone.
-    """
+    @property
+    def name(self) -> str:
+        """Its name in the log."""
+
+    def settings(self, plan: Plan) -> Training:
+        """Steps, batch size and learning rate."""
+
+    def steps(self, plan: Plan) -> int:
+        """The number of optimizer steps."""
+
+    def key(self, plan: Plan) -> dict[str, Any]:
+        """What the training depends on, besides the settings and what all classifiers depend on."""
+
+    def fit(self, worker: Worker, classifier: Classifier, setup: TrainingSetup) -> list[float]:
+        """Train the classifier; returns the losses."""
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """Training on the soft labels of the unlabelled rows."""
+
+    soft_labels: SoftLabels
+    name: str = "classifier"
+
+    def settings(self, plan: Plan) -> Training:
+        """The recipe's section `distill`."""
+        return plan.recipe.distill
+
+    def steps(self, plan: Plan) -> int:
+        """The number of optimizer steps."""
+        assert plan.unlabeled is not None
+        return plan.recipe.distill.steps(len(plan.unlabeled))
+
+    def key(self, plan: Plan) -> dict[str, Any]:  # noqa: ARG002
+        """The soft labels."""
+        return {"targets": self.soft_labels.digest}
+
+    def fit(self, worker: Worker, classifier: Classifier, setup: TrainingSetup) -> list[float]:
+        """Train the classifier; returns the losses."""
+        plan = worker.plan
+        assert plan.unlabeled is not None
+        if is_small(plan.unlabeled):
+            rows = classifier.encode(plan.unlabeled)
+        else:
+            fields = classifier.template.fields
+            tokens = unlabeled_tokens_on_disk(worker, classifier.tokenizer, plan.student, fields)
+            rows = EncodedRows(classifier.template, tokens, classifier.max_length)
+        return distill(classifier, rows, self.soft_labels.load(worker.folder), setup)
+
+
+@dataclass(frozen=True)
+class SupervisedTraining:
+    """Training on T alone, the paper's supervised baseline."""
+
+    name: str = "supervised"
+
+    def settings(self, plan: Plan) -> Training:
+        """The recipe's section `supervised`."""
+        return plan.recipe.supervised
+
+    def steps(self, plan: Plan) -> int:
+        """The number of optimizer steps."""
+        return plan.recipe.supervised.steps(len(plan.labeled))
+
+    def key(self, plan: Plan) -> dict[str, Any]:
+        """The balance of labels in a batch."""
+        return {"balance": plan.recipe.balance}
+
+    def fit(self, worker: Worker, classifier: Classifier, setup: TrainingSetup) -> list[float]:
+        """Train the classifier; returns the losses."""
+        labeled = worker.plan.labeled
+        return supervised(classifier, classifier.encode(labeled), labeled.labels, setup)
+
+
+def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetrics:
+    """Train the classifier once a repetition and publish one of them as `classifier/`; returns the metrics of all."""
     plan, folder = run.plan, run.folder
-    section = other.settings if other else plan.recipe.distill if targets is not None else plan.recipe.supervised
-    kind = other.kind if other else "classifier" if targets is not None else "supervised"
-    shared = {
-        "student": model_key(plan.student),
-        "settings": section.model_dump(),
-        "targets": None if targets is None else targets.digest,
-        "data": data_key(plan),
-        "fields": plan.task.fields,
-        "line_breaks": plan.task.line_breaks,
-        "labels": plan.task.labels,
-        "max_seq_length": plan.recipe.max_seq_length,
-        **GpuOptions.from_recipe(plan.recipe).numerics(run.context.device),
-        "attention_dropout": plan.recipe.attention_dropout,
-        "balance": plan.recipe.balance if targets is None else None,
-    } | (other.key if other else {})
-    places: list[Path] = []
-    works: list[ClassifierJob] = []
+    paths, jobs = list[Path](), list[ClassifierJob]()
     (seeds,) = plan.seeds()
-    for number, seed in enumerate(seeds):
-        # part of the key: with another first seed, another repetition's weights are wanted
-        kept = number == 0 or plan.dev is not None
-        key = job_key(kind, seed=seed, kept=kept, **shared)
-        places.append(folder.job_path("classifiers", key))
-        name = f"{kind} {number + 1}/{len(seeds)}  seed {seed}"
-        if (places[-1] / "classifier.json").exists():
+    for number, seed in enumerate(seeds, start=1):
+        keep_weights = number == 1 or plan.dev is not None
+        key = _key(run, training, seed, keep_weights)
+        paths.append(folder.job_path("classifiers", key))
+        name = f"{training.name} {number}/{len(seeds)}  seed {seed}"
+        if (paths[-1] / RECORD).exists():
             run.context.log(f"{name}  already there")
         else:
-            works.append(ClassifierJob(name, key, seed, kept, targets, other))
-    run.run_jobs(works, "classifiers")
-    results: list[dict[str, Any]] = []
-    if plan.test is not None:
-        for place in places:
-            probabilities = softmax(np.load(place / "test.npy").astype(np.float64), axis=-1)
-            results.append(detailed_metrics(plan.test.labels, probabilities, plan.task.labels).model_dump())
-    chosen, dev = _chosen(places)
-    folder.publish_folder(places[chosen] / "model", "classifier")
+            jobs.append(ClassifierJob(name, key, seed, keep_weights, training))
+    run.run_jobs(jobs, "classifiers")
+    dev_scores = _best_dev_scores(paths)
+    kept = int(np.argmax(dev_scores)) if dev_scores else 0
+    folder.publish_folder(paths[kept] / "model", "classifier")
     (folder.path / "classifier" / TASK_FILE).unlink()  # a link into the job's folder; the task may have new aliases
     plan.task.save(folder.path / "classifier" / TASK_FILE)
-    summary: dict[str, Any] = {"dev_each": dev, "kept": chosen} if dev else {}
-    summary["jobs"] = [place.name for place in places]
-    if not results:
-        return summary
-    first = results[chosen]
+    metrics = ClassifierMetrics(jobs=[path.name for path in paths])
+    if dev_scores:
+        metrics = metrics.model_copy(update={"dev_each": dev_scores, "kept": kept})
+    if plan.test is None:
+        return metrics
+    evaluations = []
+    for path in paths:
+        probabilities = softmax(np.load(path / TEST_SCORES).astype(np.float64), axis=-1)
+        evaluations.append(detailed_metrics(plan.test.labels, probabilities, plan.task.labels))
+    return metrics.model_copy(update=_summarize(evaluations, kept))
+
+
+def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) -> str:
+    plan = run.plan
+    return job_key(
+        training.name,
+        seed=seed,
+        keep_weights=keep_weights,  # with another first seed, the weights of another repetition are kept
+        student=model_key(plan.student),
+        settings=training.settings(plan).model_dump(),
+        data=data_key(plan),
+        fields=plan.task.fields,
+        line_breaks=plan.task.line_breaks,
+        labels=plan.task.labels,
+        max_seq_length=plan.recipe.max_seq_length,
+        attention_dropout=plan.recipe.attention_dropout,
+        **GpuOptions.from_recipe(plan.recipe).numerics(run.context.device),
+        **training.key(plan),
+    )
+
+
+def _best_dev_scores(paths: list[Path]) -> list[float]:
+    """The best metric on the development rows of each repetition; empty where there is none of some repetition."""
+    dev_scores = [json.loads((path / RECORD).read_text())["dev"] for path in paths]
+    return [max(of_one) for of_one in dev_scores] if all(dev_scores) else []
+
+
+def _summarize(evaluations: list[Evaluation], kept: int) -> dict[str, Any]:
+    """Mean and standard deviation over the repetitions, and the details of the kept one."""
+    summary: dict[str, Any] = {"labels": evaluations[kept].labels, "confusion": evaluations[kept].confusion}
     for metric in ("accuracy", "macro_f1", "calibration_error"):
-        values = [result[metric] for result in results]
+        values = [getattr(evaluation, metric) for evaluation in evaluations]
         summary[metric] = float(np.mean(values))
         summary[f"{metric}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         summary[f"{metric}_each"] = values
-    return summary | {"labels": first["labels"], "confusion": first["confusion"]}
+    return summary
 
 
 @dataclass(frozen=True)
 class ClassifierJob:
-    """The work of training one classifier, measuring it and perhaps keeping it."""
+    """Trains one classifier and scores the test rows with it."""
 
     name: str
     key: str
     seed: int
-    kept: bool  # its weights
-    targets: SoftLabels | None  # where they are in the run's folder
-    other: SemiSupervised | None = None  # a method with a training of its own
+    keep_weights: bool
+    training: ClassifierTraining
 
     def run(self, worker: Worker) -> JobResult:
-        """Train it from the pretrained encoder; returns what to say of it."""
-        worker.release_model()  # the masked language model has done its part
-        plan, started = worker.plan, time.monotonic()
+        """Train a new classifier on the pretrained encoder and write its scores and its weights."""
+        worker.release_model()
+        plan, device, started = worker.plan, worker.context.device, time.monotonic()
         rng = seed_everything(self.seed)
-        classifier = new_classifier(plan.student, plan.task, plan.recipe, worker.context.device)
-        course, looks = _fit(worker, classifier, self.targets, self.other, rng, self.name)
-        with worker.folder.writing("classifiers", self.key) as beside:
+        classifier = new_classifier(plan.student, plan.task, plan.recipe, device)
+
+        def score_dev() -> NDArray[np.float32]:
+            assert plan.dev is not None
+            return _score(classifier, plan.dev, device)
+
+        with worker.monitor(self.name, self.training.steps(plan), score_dev) as (monitor, dev_scores):
+            settings, accelerator = self.training.settings(plan), worker.context.accelerator
+            setup = TrainingSetup(settings, rng, accelerator, monitor, plan.recipe.balance)
+            losses = self.training.fit(worker, classifier, setup)
+        with worker.folder.writing("classifiers", self.key) as tmp_path:
             if plan.test is not None:
-                np.save(beside / "test.npy", _classified(worker.context.device, classifier, plan.test))
-            if self.kept:
-                classifier.save(beside / "model")
+                np.save(tmp_path / TEST_SCORES, _score(classifier, plan.test, device))
+            if self.keep_weights:
+                classifier.save(tmp_path / "model")
             seconds = time.monotonic() - started
-            (beside / "classifier.json").write_text(
-                json.dumps({"seed": self.seed, "loss": course, "dev": looks, "seconds": seconds}, indent=2)
-            )
-        on_dev_rows = f"  dev {100 * max(looks):.1f}" if looks else ""
-        return JobResult(f"loss {course[-1] if course else float('nan'):.4f}{on_dev_rows}  in {seconds:,.0f} s")
+            record = {"seed": self.seed, "loss": losses, "dev": dev_scores, "seconds": seconds}
+            (tmp_path / RECORD).write_text(json.dumps(record, indent=2))
+        on_dev = f"  dev {100 * max(dev_scores):.1f}" if dev_scores else ""
+        return JobResult(f"loss {losses[-1] if losses else float('nan'):.4f}{on_dev}  in {seconds:,.0f} s")
 
 
-def _chosen(places: list[Path]) -> tuple[int, list[float]]:
-    """Which repetition is kept, and what each reached on the development rows: the best there, else the first."""
-    looks = [json.loads((place / "classifier.json").read_text())["dev"] for place in places]
-    best = [max(of_one) for of_one in looks if of_one]
-    return (int(np.argmax(best)), best) if len(best) == len(places) else (0, [])
-
-
-def _pile_of(worker: Worker, classifier: Classifier) -> EncodedRows:
-    """The pile as the classifier reads it."""
-    plan = worker.plan
-    assert plan.unlabeled is not None
-    if is_small(plan.unlabeled):
-        return classifier.encode(plan.unlabeled)
-    columns = pile_tokens(worker, classifier.tokenizer, plan.student, classifier.template.fields)
-    return EncodedRows(classifier.template, columns, classifier.max_length)
-
-
-def _fit(
-    worker: Worker,
-    classifier: Classifier,
-    targets: SoftLabels | None,
-    other: SemiSupervised | None,
-    rng: np.random.Generator,
-    name: str,
-) -> tuple[list[float], list[float]]:
-    """The course of the loss, and what was reached on the development rows."""
-    plan = worker.plan
-
-    def on_dev() -> NDArray[np.float32]:
-        assert plan.dev is not None
-        return _classified(worker.context.device, classifier, plan.dev)
-
-    recipe = plan.recipe
-
-    def setup(settings: Training, monitor: Monitor) -> TrainingSetup:
-        return TrainingSetup(settings, rng, worker.context.accelerator, monitor, recipe.balance)
-
-    if other is not None:
-        with worker.monitor(name, other.settings.steps(len(plan.labeled)), on_dev) as (monitor, looks):
-            course = other.fit(plan, classifier, setup(other.settings, monitor))
-        return course, looks
-    if targets is None:
-        labeled = classifier.encode(plan.labeled)
-        with worker.monitor(name, recipe.supervised.steps(len(labeled)), on_dev) as (monitor, looks):
-            course = supervised(classifier, labeled, plan.labeled.labels, setup(recipe.supervised, monitor))
-        return course, looks
-    pile, soft = _pile_of(worker, classifier), targets.load(worker.folder)
-    with worker.monitor(name, recipe.distill.steps(len(pile)), on_dev) as (monitor, looks):
-        course = distill(classifier, pile, soft, setup(recipe.distill, monitor))
-    return course, looks
-
-
-def _classified(device: str, classifier: Classifier, rows: Rows) -> NDArray[np.float32]:
+def _score(classifier: Classifier, rows: Rows, device: str) -> NDArray[np.float32]:
+    """The classifier's scores, (rows, labels)."""
     with torch.autocast(device, dtype=torch.bfloat16, enabled=classifier.trains_in_bf16):
-        return np.concatenate([part for _, part in classifier.score_rows(rows, TOKENS_PER_BATCH[device])])
+        return np.concatenate([chunk for _, chunk in classifier.score_rows(rows, TOKENS_PER_BATCH[device])])

@@ -1,13 +1,13 @@
-"""iPET: generations of members, each trained on T and on rows of the pile that others labelled for it (section 3.4).
+"""iPET: generations of members, each trained on T and on unlabelled rows that other members labelled (section 3.4).
 
-In: a run and the pairs' weights. Out: the last generation's members, as of basic PET, and what
-happened on the way. Without labelled rows M^0 is the untrained pairs. All choices of chance depend on the recipe's
-seed, the generation and the member alone, so a run that was stopped makes the same ones again.
+Without labelled rows M^0 is the untrained pairs. All random choices depend only on the recipe's seed, the generation
+and the member, so a run that resumes makes the same ones.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,163 +23,169 @@ from clozify.methods.ipet import (
     counts_to_draw,
     select_training_rows,
 )
-from clozify.pipeline.members import Drawn, MemberSpec, first_jobs, member_metrics, train_members, untrained_on_pile
+from clozify.pipeline.members import DrawnRows, evaluate_members, first_generation, train_members
 from clozify.pipeline.run import Run
+from clozify.pipeline.untrained import untrained_members
+from clozify.runs.metrics import Generation, MemberMetrics
 from clozify.runs.plan import Plan
-from clozify.utils.npy import open_npy
+from clozify.runs.records import Member
+
+Teachers = list[NDArray[np.int64]]  # for each member, the indices of its teachers in the previous generation
 
 
-def generation_numbers(plan: Plan) -> list[int]:
-    """Which generations are trained after M^0: 1 to k, or the first and the last alone."""
+def generation_indices(plan: Plan) -> list[int]:
+    """The generations that are trained after M^0: 1 to k, or the first and the last alone."""
     k = count_generations(len(plan.labeled), plan.recipe.ipet)
     return [1, k] if plan.recipe.ipet.skip_generations and k > 1 else list(range(1, k + 1))
 
 
-def train_generations(run: Run, weights: list[float], keep: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The members of the last generation, and of every generation its numbers; `weights` are the pairs'."""
+def train_generations(
+    run: Run, pair_weights: Sequence[float], keep_weights: bool
+) -> tuple[list[Member], list[Generation]]:
+    """Train all generations; returns the members of the last one, and the metrics of each."""
     plan = run.plan
-    assert plan.unlabeled is not None
-    numbers = generation_numbers(plan)
+    indices = generation_indices(plan)
     zero_shot = len(plan.labeled) == 0
-    if zero_shot and keep and not numbers:
+    if zero_shot and keep_weights and not indices:
         raise RecipeError(
             "Without labelled rows, generations and distillation nothing is trained; ask for one of them."
         )
-    run.context.log(f"iPET: {len(numbers) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
-    first = first_jobs(plan, keep=keep and not numbers)
-    teachers = _teachers(plan, first, numbers)
-    if zero_shot:  # the seeds of a pair are one model as long as nothing is trained
-        pairs = untrained_on_pile(run)
-        members = [pairs[job.pair] | {"seed": job.seed} for job in first]
+    run.context.log(f"iPET: {len(indices) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
+    specs = first_generation(plan, keep_weights and not indices)
+    teachers = [_choose_teachers(plan, len(specs), index) for index in indices]  # before anything is trained
+    scoring = [_members_to_score(of_generation) for of_generation in teachers]
+    scoring.append(set(range(len(specs))))  # the last generation's scores are the soft labels
+    if zero_shot:
+        members = untrained_members(run)
     else:
-        asked = _needed(teachers, 0)
-        jobs = first if asked is None else [MemberSpec(j.pair, j.seed, None, n in asked) for n, j in enumerate(first)]
-        members = train_members(run, jobs, "generation 0, member")
-    story = [_told(run, 0, members, weights, None)]
-    for place, number in enumerate(numbers):
-        selections = _selections(run, members, weights, teachers[place], number, zero_shot and place == 0)
-        asked = _needed(teachers, place + 1)
-        jobs = [
-            MemberSpec(
-                job.pair,
-                job.seed,
-                Drawn(chosen.rows, chosen.labels),
-                score_pile=asked is None or n in asked,
-                keep=keep and asked is None,
+        first = [replace(spec, score_unlabeled=member in scoring[0]) for member, spec in enumerate(specs)]
+        members = train_members(run, first, "generation 0")
+    generations = [_evaluate_generation(run, 0, members, None, pair_weights)]
+    for position, index in enumerate(indices):
+        selections = _select_rows(run, index, members, teachers[position], pair_weights)
+        is_last = position + 1 == len(indices)
+        drawn = [
+            replace(
+                spec,
+                drawn=DrawnRows(selection.rows, selection.labels),
+                score_unlabeled=member in scoring[position + 1],
+                keep_weights=keep_weights and is_last,
             )
-            for n, (job, chosen) in enumerate(zip(first, selections, strict=True))
+            for member, (spec, selection) in enumerate(zip(specs, selections, strict=True))
         ]
-        before, members = members, train_members(run, jobs, f"generation {number}, member")
-        story.append(_told(run, number, members, weights, before, selections))
-    return members, story
+        previous, members = members, train_members(run, drawn, f"generation {index}")
+        generations.append(_evaluate_generation(run, index, members, previous, pair_weights, selections))
+    return members, generations
 
 
-def _teachers(plan: Plan, first: list[MemberSpec], numbers: list[int]) -> list[list[NDArray[np.int64]]]:
-    """For each generation and member, its teachers in the generation before, chosen before anything is trained."""
-    share = plan.recipe.ipet.teachers
-
-    def of(member: int, number: int) -> NDArray[np.int64]:
-        rng = np.random.default_rng([plan.recipe.seed, number, member, 0])
-        return choose_teachers(len(first), member, share, rng)
-
-    return [[of(member, number) for member in range(len(first))] for number in numbers]
-
-
-def _needed(teachers: list[list[NDArray[np.int64]]], place: int) -> set[int] | None:
-    """Which members must score the pile for the generation that follows; None is all of them, for the soft labels."""
-    if place == len(teachers):
-        return None
-    return {int(teacher) for of_member in teachers[place] for teacher in of_member}
+def _choose_teachers(plan: Plan, members: int, index: int) -> Teachers:
+    """The teachers of each member of a generation."""
+    return [
+        choose_teachers(
+            members, member, plan.recipe.ipet.teachers, np.random.default_rng([plan.recipe.seed, index, member, 0])
+        )
+        for member in range(members)
+    ]
 
 
-def _selections(
-    run: Run,
-    members: list[dict[str, Any]],
-    weights: list[float],
-    teachers: list[NDArray[np.int64]],
-    number: int,
-    zero_shot: bool,
+def _members_to_score(teachers: Teachers) -> set[int]:
+    """The members that must score the unlabelled rows, since they teach the next generation."""
+    return {int(teacher) for of_member in teachers for teacher in of_member}
+
+
+def _select_rows(
+    run: Run, index: int, members: Sequence[Member], teachers: Teachers, pair_weights: Sequence[float]
 ) -> list[Selection]:
-    """What each member of a generation is to be trained on beside T."""
-    plan = run.plan
+    """The unlabelled rows that each member of a generation is trained on besides T."""
+    plan, settings, labels = run.plan, run.plan.recipe.ipet, run.plan.task.labels
     assert plan.unlabeled is not None
-    settings, labels = plan.recipe.ipet, plan.task.labels
-    of_t = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
-    wanted, capped = counts_to_draw(of_t, number, len(plan.unlabeled), settings)
+    label_counts = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
+    counts, capped = counts_to_draw(label_counts, index, len(plan.unlabeled), settings)
     if capped:
         run.context.warn(
-            f"The pile has {len(plan.unlabeled):,} rows, too few for generation {number}: its training sets are "
+            f"There are {len(plan.unlabeled):,} unlabelled rows, too few for generation {index}: its training sets are "
             "smaller, with the labels in the same ratio."
         )
-    scores = {
-        int(teacher): open_npy(members[teacher]["folder"] / "pile.npy")
-        for teacher in {int(teacher) for of_member in teachers for teacher in of_member}
-    }
-    by_model = [weights[member["pair"]] for member in members]
-    chosen = []
+    scores = {teacher: members[teacher].unlabeled_scores() for teacher in _members_to_score(teachers)}
+    weights = [pair_weights[member.pair] for member in members]
+    by_untrained = len(plan.labeled) == 0 and index == 1  # the teachers are the untrained pairs
+    selections = []
     for member, of_member in enumerate(teachers):
-        rng = np.random.default_rng([plan.recipe.seed, number, member, 1])
-        chosen.append(select_training_rows(scores, by_model, wanted, settings, of_member, rng, zero_shot))
-    short = np.max([selection.topped_up for selection in chosen], axis=0)
-    if short.any():
-        lacking = ", ".join(f"{label} {count:,}" for label, count in zip(labels, short, strict=True) if count)
+        rng = np.random.default_rng([plan.recipe.seed, index, member, 1])
+        selections.append(select_training_rows(scores, weights, counts, settings, of_member, rng, by_untrained))
+    topped_up = np.max([selection.topped_up for selection in selections], axis=0)
+    if topped_up.any():
+        lacking = ", ".join(f"{label} {count:,}" for label, count in zip(labels, topped_up, strict=True) if count)
         run.context.warn(
-            f"In generation {number} some labels had too few rows of their own and were topped up with the next best "
+            f"In generation {index} some labels had too few rows of their own and were topped up with the next best "
             f"(at most: {lacking})."
         )
-    return chosen
+    return selections
 
 
-def _told(
+def _evaluate_generation(
     run: Run,
-    number: int,
-    members: list[dict[str, Any]],
-    weights: list[float],
-    before: list[dict[str, Any]] | None,
-    selections: list[Selection] | None = None,
-) -> dict[str, Any]:
-    """A generation's numbers: accuracy, agreement with the one before, what was drawn, and how sure it was."""
-    plan = run.plan
-    found: dict[str, Any] = {"generation": number, "members": len(members), "training_rows": len(plan.labeled)}
-    found["jobs"] = [f"{member['folder'].parent.name}/{member['folder'].name}" for member in members]
-    now = _on_pile(members, weights)
-    then = _on_pile(before, weights) if before is not None else None
-    if now is not None:
-        found["certainty"], agreement = _sure_and_agreeing(now, then)
+    index: int,
+    members: Sequence[Member],
+    previous: Sequence[Member] | None,
+    pair_weights: Sequence[float],
+    selections: Sequence[Selection] | None = None,
+) -> Generation:
+    """A generation's metrics: its training rows, its certainty, its agreement with the previous one, its accuracy."""
+    plan, labels = run.plan, run.plan.task.labels
+    certainty, agreement = _compare(
+        _ensemble(members, pair_weights), None if previous is None else _ensemble(previous, pair_weights)
+    )
+    generation = Generation(
+        generation=index,
+        members=len(members),
+        training_rows=len(plan.labeled),
+        jobs=[member.job for member in members],
+        certainty=certainty,
+        agreement=agreement,
+    )
     if selections is not None:
-        drawn = np.mean([np.bincount(s.labels, minlength=len(plan.task.labels)) for s in selections], axis=0)
-        found["training_rows"] += round(float(np.mean([len(s.rows) for s in selections])))
-        found["drawn"] = {label: float(count) for label, count in zip(plan.task.labels, drawn, strict=True)}
-        found["certainty_of_drawn"] = float(np.mean([s.certainty for s in selections]))
-        found["topped_up"] = int(np.sum([s.topped_up.sum() for s in selections]))
-    if now is not None and then is not None:
-        found["agreement"] = agreement
-    if plan.test is not None and all((member["folder"] / "test.npy").exists() for member in members):
-        numbers = member_metrics(plan, members, plan.test.labels)
-        found |= {name: numbers[name] for name in ("accuracy", "macro_f1", "min", "max")}
-        in_short = ("pair", "seed", "job", "accuracy", "macro_f1")  # the last generation's are under `members`, whole
-        found["each"] = [{name: member[name] for name in in_short} for member in numbers["each"]]
-    on_test = f", mean accuracy {100 * found['accuracy']:.1f}" if "accuracy" in found else ""
-    agreeing = f", agrees with the one before on {100 * found['agreement']:.1f}%" if "agreement" in found else ""
-    run.context.log(f"generation {number}: {found['training_rows']:,} training rows a member{on_test}{agreeing}")
-    return found
+        drawn = np.mean([np.bincount(s.labels, minlength=len(labels)) for s in selections], axis=0)
+        generation = generation.model_copy(
+            update={
+                "training_rows": len(plan.labeled) + round(float(np.mean([len(s.rows) for s in selections]))),
+                "drawn": {label: float(count) for label, count in zip(labels, drawn, strict=True)},
+                "certainty_of_drawn": float(np.mean([s.certainty for s in selections])),
+                "topped_up": int(np.sum([s.topped_up.sum() for s in selections])),
+            }
+        )
+    if plan.test is not None:
+        metrics = evaluate_members(plan, members)
+        summary = {name: getattr(metrics, name) for name in ("accuracy", "macro_f1", "min", "max")}
+        generation = generation.model_copy(update=summary | {"each": [_summarize(member) for member in metrics.each]})
+    on_test = "" if generation.accuracy is None else f", mean accuracy {100 * generation.accuracy:.1f}"
+    agreeing = "" if agreement is None else f", agrees with the one before on {100 * agreement:.1f}%"
+    run.context.log(f"generation {index}: {generation.training_rows:,} training rows a member{on_test}{agreeing}")
+    return generation
 
 
-def _sure_and_agreeing(now: Ensemble, then: Ensemble | None) -> tuple[float, float]:
-    """How sure a generation is of the pile's rows, and on what share of them it agrees with the one before."""
-    sure, agreeing = 0.0, 0
-    for start, scores in now.chunks(CHUNK_SIZE):
-        sure += float(softmax(scores, axis=-1).max(axis=1).sum())
-        if then is not None:
-            others = then[start : start + len(scores)]
-            agreeing += int((scores.argmax(axis=1) == others.argmax(axis=1)).sum())
-    return sure / len(now), agreeing / len(now)
+def _summarize(member: MemberMetrics) -> MemberMetrics:
+    """A member's metrics without details, which metrics.json has of the last generation's members alone."""
+    return MemberMetrics(**member.model_dump(include={"pair", "seed", "job", "accuracy", "macro_f1"}))
 
 
-def _on_pile(members: list[dict[str, Any]], weights: list[float]) -> Ensemble | None:
-    """The ensemble's scores of the pile, of those members that scored it."""
-    scored = [member for member in members if (member["folder"] / "pile.npy").exists()]
+def _ensemble(members: Sequence[Member], pair_weights: Sequence[float]) -> Ensemble | None:
+    """The ensemble of those members that were asked to score the unlabelled rows."""
+    scored = [member for member in members if member.scored_unlabeled]
     if not scored:
         return None
-    scores = [open_npy(member["folder"] / "pile.npy") for member in scored]
-    return Ensemble(scores, [weights[member["pair"]] for member in scored])
+    return Ensemble([member.unlabeled_scores() for member in scored], [pair_weights[member.pair] for member in scored])
+
+
+def _compare(ensemble: Ensemble | None, previous: Ensemble | None) -> tuple[float | None, float | None]:
+    """The mean probability of the predicted labels, and the fraction of rows that are predicted as before."""
+    if ensemble is None:
+        return None, None
+    certainty, agreeing = 0.0, 0
+    for start, scores in ensemble.chunks(CHUNK_SIZE):
+        certainty += float(softmax(scores, axis=-1).max(axis=1).sum())
+        if previous is not None:
+            previous_scores = previous[start : start + len(scores)]
+            agreeing += int((scores.argmax(axis=1) == previous_scores.argmax(axis=1)).sum())
+    rows = len(ensemble)
+    return certainty / rows, None if previous is None else agreeing / rows

@@ -1,8 +1,8 @@
-"""The pile in tokens: in memory where it is small, in the run's folder where it is not.
+"""Rows as token ids, tokenised once for all members or all classifiers.
 
-In: a worker, a tokenizer and the columns that are read. Out: every row's ids, tokenised once for all members, or
-for all classifiers. The files of a large pile are written a stretch at a time and mapped by every process that works
-on the run. They are a cache: a run that was stopped finds them again, and one that is done drops them.
+The unlabelled rows are kept in memory where they are few, and in the run's folder where they are many. These files are
+written chunk by chunk, memory-mapped by every process of the run, found again by a run that resumes, and removed when
+the run is done.
 """
 
 from __future__ import annotations
@@ -23,66 +23,82 @@ from clozify.utils.npy import npy_writer, open_npy
 
 IN_MEMORY = 100_000  # rows; the tokens of more are on the disk
 
+FieldTokens = dict[FieldInContext, RaggedTokens]  # all rows of a data set, field by field
+
 
 def is_small(rows: Rows) -> bool:
-    """Whether rows are kept in memory as tokens."""
+    """Whether the rows' tokens are kept in memory."""
     return len(rows) <= IN_MEMORY
 
 
-def keep_pile(worker: Worker) -> dict[FieldInContext, RaggedTokens]:
-    """The pile as the task's patterns read it, for as long as the worker's prompts are asked."""
-    plan, prompts, model = worker.plan, worker.prompts, worker.model
-    assert plan.unlabeled is not None
-    if is_small(plan.unlabeled):
-        return prompts.keep(model, plan.unlabeled)
-    if (known := prompts.kept(plan.unlabeled)) is not None:
-        return known
-    found = pile_tokens(worker, model.tokenizer, plan.model, prompts.fields)
-    return prompts.hold(plan.unlabeled, found)
+def labeled_tokens(worker: Worker) -> FieldTokens:
+    """The labelled rows in the tokens of the worker's prompts."""
+    return _cached(worker, "labeled", worker.plan.labeled)
 
 
-def keep_few(worker: Worker, rows: Rows) -> None:
-    """Tokenise other rows once too, unless there are many: these are tokenised whenever they are scored."""
-    if is_small(rows):
-        worker.prompts.keep(worker.model, rows)
+def unlabeled_tokens(worker: Worker) -> FieldTokens:
+    """The unlabelled rows in the tokens of the worker's prompts."""
+    rows = worker.plan.unlabeled
+    assert rows is not None
+    if not is_small(rows) and "unlabeled" not in worker.tokens:
+        tokenizer, fields = worker.model.tokenizer, worker.prompts.fields
+        worker.tokens["unlabeled"] = unlabeled_tokens_on_disk(worker, tokenizer, worker.plan.model, fields)
+    return _cached(worker, "unlabeled", rows)
 
 
-def pile_tokens(
-    worker: Worker, tokenizer: PromptTokenizer, model: str, columns: Sequence[FieldInContext]
-) -> dict[FieldInContext, RaggedTokens]:
-    """The pile's ids in each column, mapped from the run's folder, where whoever comes first writes them."""
-    return {column: _on_disk(worker, tokenizer, model, column) for column in dict.fromkeys(columns)}
+def evaluation_tokens(worker: Worker, name: str, rows: Rows) -> FieldTokens | None:
+    """Test or development rows in the tokens of the worker's prompts.
+
+    None where they are many: then they are tokenised chunk by chunk whenever they are scored.
+    """
+    return _cached(worker, name, rows) if is_small(rows) else None
 
 
-def _on_disk(worker: Worker, tokenizer: PromptTokenizer, model: str, column: FieldInContext) -> RaggedTokens:
+def _cached(worker: Worker, name: str, rows: Rows) -> FieldTokens:
+    if name not in worker.tokens:
+        worker.tokens[name] = worker.prompts.tokenize(worker.model, rows, 0, len(rows))
+    return worker.tokens[name]
+
+
+def unlabeled_tokens_on_disk(
+    worker: Worker, tokenizer: PromptTokenizer, model: str, fields: Sequence[FieldInContext]
+) -> FieldTokens:
+    """The unlabelled rows' tokens, mapped from the run's folder; the first process that needs them writes them."""
+    return {field: _load_or_write(worker, tokenizer, model, field) for field in dict.fromkeys(fields)}
+
+
+def _load_or_write(worker: Worker, tokenizer: PromptTokenizer, model: str, field: FieldInContext) -> RaggedTokens:
     plan, folder = worker.plan, worker.folder
     assert plan.unlabeled is not None
     key = job_key(
         "tokens",
         texts=plan.unlabeled.digest,
         tokenizer=model_key(model),
-        column=[column.slot.field, column.slot.filter, column.context],
+        column=[field.slot.field, field.slot.filter, field.context],
     )
-    place = folder.job_path("tokens", key)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(place.with_name(f".{place.name}.lock")):  # one process writes, the others wait for what it wrote
-        if not place.exists():
-            with folder.writing("tokens", key) as beside:
-                _write(plan.unlabeled, tokenizer, column, beside)
-    return RaggedTokens(open_npy(place / "ids.npy"), open_npy(place / "starts.npy"))
+    path = folder.job_path("tokens", key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):  # one process writes, the others wait for what it wrote
+        if not path.exists():
+            with folder.writing("tokens", key) as tmp_path:
+                _write(plan.unlabeled, tokenizer, field, tmp_path)
+    return RaggedTokens(open_npy(path / "ids.npy"), open_npy(path / "starts.npy"))
 
 
-def _write(rows: Rows, tokenizer: PromptTokenizer, column: FieldInContext, folder: Path) -> None:
-    with npy_writer(folder / "ids.npy", np.int32) as add_ids, npy_writer(folder / "starts.npy", np.int64) as add_starts:
+def _write(rows: Rows, tokenizer: PromptTokenizer, field: FieldInContext, folder: Path) -> None:
+    with (
+        npy_writer(folder / "ids.npy", np.int32) as add_ids,
+        npy_writer(folder / "starts.npy", np.int64) as add_offsets,
+    ):
         total = np.zeros(1, dtype=np.int64)
-        add_starts(total)
+        add_offsets(total)
         for start, stop in rows.chunks():
-            ragged = column.tokenize(tokenizer, rows.texts(column.slot.field, start, stop))
-            add_ids(ragged.ids)
-            add_starts(total + ragged.offsets[1:])
-            total += ragged.offsets[-1]
+            tokens = field.tokenize(tokenizer, rows.texts(field.slot.field, start, stop))
+            add_ids(tokens.ids)
+            add_offsets(total + tokens.offsets[1:])
+            total += tokens.offsets[-1]
 
 
-def drop_caches(folder: RunFolder) -> None:
-    """Take away what only a run that is still at work needs."""
+def remove_caches(folder: RunFolder) -> None:
+    """Remove what only an unfinished run needs."""
     folder.remove(*CACHE_KINDS)

@@ -144,12 +144,12 @@ class RunRecord:
     @cached_property
     def scoring_members(self) -> list[EnsembleMember]:
         """The members whose scores of the unlabelled rows were kept."""
-        return [member for member in self.members if (member.folder / "pile.npy").is_file()]
+        return [member for member in self.members if (member.folder / "unlabeled.npy").is_file()]
 
     @cached_property
     def unlabeled_scores(self) -> list[NDArray[np.float32]]:
         """The raw scores of the unlabelled rows by each scoring member, (rows, labels)."""
-        return [np.load(member.folder / "pile.npy", mmap_mode="r") for member in self.scoring_members]
+        return [np.load(member.folder / "unlabeled.npy", mmap_mode="r") for member in self.scoring_members]
 
 
 def _read_json(path: Path) -> Any:

@@ -154,20 +154,22 @@ class _Estimate:
         return self._timings[key]
 
     def _timing_plan(self, experiment: Experiment, data: TaskData, recipe: Recipe) -> Plan:
-        from clozify.pipeline.train import prepare
+        from clozify.pipeline.prepare import TrainInputs, prepare
 
         labeled, unlabeled = data.select(experiment.examples, recipe, experiment.unlabeled_fraction)
         if labeled is not None:
             labeled = labeled.select(np.arange(min(TIMING_ROWS, len(labeled))))
         unlabeled = unlabeled.select(np.arange(min(TIMING_ROWS, len(unlabeled))))
         return prepare(
-            data.task,
-            labeled,
-            unlabeled,
-            model=self.runner.model,
-            recipe=recipe,
-            method="ipet",
-            allow_overlap=True,
+            TrainInputs(
+                data.task,
+                labeled,
+                unlabeled,
+                model=self.runner.model,
+                recipe=recipe,
+                method="ipet",
+                allow_overlap=True,
+            )
         )
 
 

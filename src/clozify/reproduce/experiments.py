@@ -25,7 +25,6 @@ from clozify.reproduce.data_locations import TITLES, XSTANCE_LANGUAGES
 from clozify.reproduce.datasets import Examples, PaperData, TaskData
 from clozify.reproduce.scores import Measures, RunScores, mean_and_std
 from clozify.runs.keys import hash_key, model_key
-from clozify.runs.metrics import Metrics
 from clozify.utils.atomic import atomic_write_text
 
 TRAINED = ("supervised", "pet", "ipet", "uda", "mixtext")
@@ -130,7 +129,7 @@ class ExperimentRunner:
 
     def check(self, experiment: Experiment) -> TaskData:
         """The experiment's data; `NotRunError` if it cannot be run."""
-        from clozify.pipeline.train import METHODS as AVAILABLE
+        from clozify.pipeline.prepare import METHODS as AVAILABLE
 
         if experiment.method in TRAINED and experiment.method not in AVAILABLE:
             raise NotRunError(f"The method {METHOD_NAMES[experiment.method]} is not part of this version of clozify.")
@@ -170,7 +169,7 @@ class ExperimentRunner:
         return self._train(experiment, data)
 
     def _train(self, experiment: Experiment, data: TaskData) -> ExperimentResult:
-        from clozify.pipeline.train import train
+        from clozify.inference.training import train
 
         labeled, unlabeled = self._select(experiment, data)
         task = data.task
@@ -180,13 +179,13 @@ class ExperimentRunner:
             task = searched
         model = self._pretrain(experiment, data) if experiment.pretrained else self.model
         folder = self.output / "runs" / _file_name(f"{experiment.task}-{Path(model).name}")
-        metrics = Metrics.model_validate(
+        metrics = (
             train(
                 task,
                 labeled,
                 folder,
-                self.devices,
-                self.at_once,
+                devices=self.devices,
+                at_once=self.at_once,
                 unlabeled=None if experiment.method == "supervised" else unlabeled,
                 test=data.test,
                 model=model,
@@ -195,7 +194,7 @@ class ExperimentRunner:
                 allow_overlap=labeled is unlabeled,  # D = T
                 log=self.log,
             )
-        )
+        ).metrics
         scores = RunScores(folder, data.test, data.test_slices())
         semi_supervised = metrics.uda or metrics.mixtext
         return ExperimentResult(

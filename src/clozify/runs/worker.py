@@ -14,6 +14,8 @@ from clozify.metrics import basic_metrics
 from clozify.models.cloze import ClozeModel
 from clozify.models.lora import reset_adapter
 from clozify.models.task_prompts import TaskPrompts, compile_task
+from clozify.prompts.encode import FieldInContext
+from clozify.prompts.tokenizer import RaggedTokens
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.plan import Plan
@@ -26,6 +28,7 @@ class Worker:
     def __init__(self, plan: Plan, folder: RunFolder, context: RunContext) -> None:
         self.plan, self.folder, self.context = plan, folder, context
         self.loaded_member: str | None = None  # key of the member whose weights the model has
+        self.tokens: dict[str, dict[FieldInContext, RaggedTokens]] = {}  # data set -> its rows in the prompts' tokens
 
     @cached_property
     def model(self) -> ClozeModel:
@@ -54,6 +57,7 @@ class Worker:
     def release_model(self) -> None:
         """Free the model's memory; it is loaded again when it is next used."""
         self.loaded_member = None
+        self.tokens.clear()
         for name in ("model", "prompts", "_pretrained_weights"):
             self.__dict__.pop(name, None)
 

@@ -38,7 +38,7 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
         scores = (rng.permutation(shared) if number == odd else shared) + rng.normal(size=shared.shape)
         place = folder / "members" / f"key{number}"
         place.mkdir(parents=True)
-        np.save(place / "pile.npy", scores.astype(np.float32))
+        np.save(place / "unlabeled.npy", scores.astype(np.float32))
         (place / "member.json").write_text(json.dumps({"seconds": 2.0, "training_seconds": 1.5}))
         members.append({"member": place.name, "pair": pair.name, "seed": 1, "weight": 0.5})
         each.append(

@@ -1,0 +1,136 @@
+"""Reads and checks everything that a run works on: from the parameters of `clozify.train` to a `Plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from clozify.config.recipe import Recipe, load_recipe
+from clozify.config.task import Task, load_task
+from clozify.data.rows import Rows, few_shot, read_rows
+from clozify.errors import DataError, quoted
+from clozify.models.cpu_precision import choose_precision
+from clozify.models.lora import check_adapter
+from clozify.pipeline.augmentation import read_paraphrases
+from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
+from clozify.runs.plan import Plan, no_rows, with_labels
+
+METHODS = ("pet", "ipet", "supervised", *SEMI_SUPERVISED)
+RowFile = str | Path | Rows  # a file, a folder, a data set of the hub, or rows that were read
+
+
+@dataclass(frozen=True)
+class TrainInputs:
+    """What a run is asked to do; the fields are the parameters of `clozify.train`."""
+
+    task: str | Path | Task
+    labeled: RowFile | None = None
+    unlabeled: RowFile | None = None
+    test: RowFile | None = None
+    dev: RowFile | None = None
+    examples: int | None = None
+    method: str = "pet"
+    model: str | Path = "builtin"
+    student: str | Path | None = None
+    recipe: str | Path | Recipe = "paper"
+    settings: Sequence[str] | Mapping[str, Any] = ()
+    column_mapping: Mapping[str, str] | None = None
+    augmented: RowFile | None = None
+    allow_overlap: bool = False
+
+    def read(self, source: RowFile, task: Task) -> Rows:
+        """The rows of a data set, as the task reads them."""
+        return source.with_task(task) if isinstance(source, Rows) else read_rows(source, task, self.column_mapping)
+
+
+def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
+    """Read and check everything that a run works on; nothing is written."""
+    task = load_task(inputs.task)
+    recipe = load_recipe(inputs.recipe, inputs.settings)
+    check_adapter(recipe.adapter)
+    _check_method(inputs, recipe)
+    if recipe.backslashes_to_spaces:
+        task = task.with_changes(line_breaks=[*task.line_breaks, "\\"])
+    warnings: list[str] = []
+    labeled = _read_labeled(inputs, task, recipe, warnings)
+    test = None if inputs.test is None else with_labels(inputs.read(inputs.test, task), warnings, "test")
+    dev = None if inputs.dev is None else with_labels(inputs.read(inputs.dev, task), warnings, "development")
+    unlabeled = None if inputs.unlabeled is None else inputs.read(inputs.unlabeled, task)
+    if unlabeled is not None and not (inputs.allow_overlap or recipe.overlap):
+        unlabeled = _remove_overlap(unlabeled, [rows for rows in (labeled, test, dev) if rows is not None], warnings)
+    if inputs.method in ("pet", "ipet"):
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        recipe = choose_precision(recipe, inputs.model, device, warnings)
+    elif recipe.adapter.method != "none":
+        warnings.append(f"The method '{inputs.method}' has no members, so the adapter is not used.")
+    for rows in (labeled, unlabeled, test, dev):
+        warnings += [text for text in (rows.warnings if rows is not None else []) if text not in warnings]
+    return Plan(
+        task=task,
+        recipe=recipe,
+        method=inputs.method,
+        model=str(inputs.model),
+        student=str(inputs.student or inputs.model),
+        labeled=labeled,
+        unlabeled=unlabeled,
+        test=test,
+        dev=dev,
+        paraphrases=None
+        if inputs.augmented is None
+        else read_paraphrases(inputs.augmented, task, inputs.column_mapping),
+        warnings=tuple(warnings),
+    )
+
+
+def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:
+    """Raises `DataError` where the method does not exist, or lacks data that it needs."""
+    method = inputs.method
+    if method not in METHODS:
+        raise DataError(f"There is no method '{method}'; there is {quoted(METHODS)}.")
+    if inputs.labeled is None and method != "ipet":
+        raise DataError(f"The method '{method}' needs labelled rows (--labeled); without any, there is ipet.")
+    if inputs.unlabeled is None and method in ("ipet", *SEMI_SUPERVISED):
+        raise DataError(f"The method '{method}' needs unlabelled rows (--unlabeled).")
+    if method not in SEMI_SUPERVISED:
+        if inputs.augmented is not None:
+            raise DataError(f"Paraphrases (--augmented) are for the methods {quoted(SEMI_SUPERVISED)}, not '{method}'.")
+    elif getattr(recipe, method).steps_to_try and inputs.test is None:
+        raise DataError(
+            f"'{method}.steps_to_try' chooses on the test rows; give some (--test), or set max_steps alone."
+        )
+
+
+def _read_labeled(inputs: TrainInputs, task: Task, recipe: Recipe, warnings: list[str]) -> Rows:
+    """T: the labelled rows, or the few of them that are asked for."""
+    if inputs.labeled is None:
+        return no_rows(task)
+    labeled = with_labels(inputs.read(inputs.labeled, task), warnings, "labelled")
+    if inputs.examples is not None:
+        labeled = few_shot(labeled, inputs.examples, recipe.seed if recipe.selection == "random" else None)
+    if len(labeled) == 0 and inputs.method != "ipet":
+        raise DataError(
+            f"The method '{inputs.method}' needs labelled rows, and 0 were asked for; without any, there is ipet."
+        )
+    counts = np.bincount(labeled.labels, minlength=len(task.labels))
+    missing = [label for label, count in zip(task.labels, counts, strict=True) if count == 0]
+    if missing and len(labeled):
+        warnings.append(f"No labelled row has the label {quoted(missing, 5)}, so little will be learned of it.")
+    return labeled
+
+
+def _remove_overlap(unlabeled: Rows, others: Sequence[Rows], warnings: list[str]) -> Rows:
+    """D without the rows of T, the test set and the development set."""
+    remaining = unlabeled.excluding(*others)
+    if len(remaining) < len(unlabeled):
+        warnings.append(
+            f"{len(unlabeled) - len(remaining):,} unlabelled rows that are labelled, development or test rows too were "
+            "left out."
+        )
+    if len(remaining) == 0:
+        raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
+    return remaining

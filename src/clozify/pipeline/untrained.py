@@ -1,0 +1,112 @@
+"""The pairs before any training: the ensemble weights w(p) (section 3.3) and M^0 of zero-shot iPET (section 3.4)."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from clozify.metrics import basic_metrics
+from clozify.pipeline.run import Run
+from clozify.pipeline.scoring import score_data_set, write_scores
+from clozify.runs.jobs import JobResult
+from clozify.runs.keys import hash_key, job_key, prompt_key
+from clozify.runs.metrics import Record, UnsupervisedMetrics
+from clozify.runs.records import UNLABELED_SCORES, Member
+from clozify.runs.worker import Worker
+
+RECORD = "untrained.json"
+
+
+class UntrainedRecord(Record):
+    """The pairs' metrics before any training."""
+
+    accuracy_on_labeled: list[float] | None = None  # one a pair; None without labelled rows
+    test: UnsupervisedMetrics | None = None
+    seconds: float
+
+
+def evaluate_untrained(run: Run) -> tuple[UntrainedRecord, str]:
+    """Every pair's accuracy before training, on T and on the test rows, and the key of the job."""
+    plan, folder = run.plan, run.folder
+    pairs = [[pair.pattern.text, pair.verbalizer.model_dump()] for pair in plan.task.pairs]
+    truth = None if plan.test is None else hash_key(labels=plan.test.labels.tolist())
+    key = job_key("untrained", pairs=pairs, truth=truth, **prompt_key(plan, run.context.device))
+    path = folder.job_path("untrained", key) / RECORD
+    if not path.exists():
+        run.context.log("scoring the labelled and test rows before training")
+        record = _evaluate(run.worker)
+        with folder.writing("untrained", key) as tmp_path:
+            (tmp_path / RECORD).write_text(json.dumps(record.to_json(), indent=2))
+    return UntrainedRecord.model_validate_json(path.read_text()), key
+
+
+def _evaluate(worker: Worker) -> UntrainedRecord:
+    plan, started = worker.plan, time.monotonic()
+    accuracies, on_test = None, None
+    if len(plan.labeled):
+        scores = score_data_set(worker, worker.prompts, "labeled")  # (pairs, rows, labels)
+        accuracies = [
+            basic_metrics(plan.labeled.labels, of_pair.argmax(axis=-1), scores.shape[-1]).accuracy for of_pair in scores
+        ]
+    if plan.test is not None and len(plan.test):
+        scores = score_data_set(worker, worker.prompts, "test")
+        pairs = [basic_metrics(plan.test.labels, of_pair.argmax(axis=-1), scores.shape[-1]) for of_pair in scores]
+        on_test = UnsupervisedMetrics(
+            accuracy=float(np.mean([pair.accuracy for pair in pairs])),
+            macro_f1=float(np.mean([pair.macro_f1 for pair in pairs])),
+            best=max(pair.accuracy for pair in pairs),
+            pairs=pairs,
+        )
+    return UntrainedRecord(accuracy_on_labeled=accuracies, test=on_test, seconds=time.monotonic() - started)
+
+
+def pair_weights(run: Run, untrained: UntrainedRecord) -> list[float]:
+    """w(p): the pair's accuracy on T before training; 1 for all pairs without T or where the recipe says `uniform`."""
+    pairs = len(run.plan.task.pairs)
+    if untrained.accuracy_on_labeled is None or run.plan.recipe.weighting == "uniform":
+        return [1.0] * pairs
+    if not any(untrained.accuracy_on_labeled):
+        run.context.warn("Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same.")
+    return untrained.accuracy_on_labeled
+
+
+def untrained_members(run: Run) -> list[Member]:
+    """The pairs as members, M^0 of zero-shot iPET: every pair scores the unlabelled rows once, for all seeds."""
+    plan, folder = run.plan, run.folder
+    scored, jobs = [], []
+    for index, pair in enumerate(plan.task.pairs):
+        key = job_key("untrained pile", pattern=pair.pattern.text, words=pair.verbalizer.words, **scores_key(run))
+        scored.append(folder.job_path("untrained", key))
+        name = f"untrained {index + 1}/{len(plan.task.pairs)}  {pair.name}"
+        if (scored[-1] / UNLABELED_SCORES).exists():
+            run.context.log(f"{name}  already there")
+        else:
+            jobs.append(UntrainedJob(name, key, index))
+    run.run_jobs(jobs, "the untrained pairs")
+    seeds = plan.seeds(len(plan.task.pairs))
+    return [Member(pair, seed, path, scored_unlabeled=True) for pair, path in enumerate(scored) for seed in seeds[pair]]
+
+
+def scores_key(run: Run) -> dict[str, object]:
+    """What every job that scores the unlabelled rows depends on."""
+    return prompt_key(run.plan, run.context.device) | {"scores_dtype": run.plan.recipe.scores_dtype}
+
+
+@dataclass(frozen=True)
+class UntrainedJob:
+    """Scores the unlabelled and the test rows with a pair before any training."""
+
+    name: str
+    key: str
+    pair: int
+
+    def run(self, worker: Worker) -> JobResult:
+        """Write the scores."""
+        started = time.monotonic()
+        worker.pretrained_model(0)
+        with worker.folder.writing("untrained", self.key) as tmp_path:
+            write_scores(worker, worker.prompts.for_pair(self.pair), tmp_path, score_unlabeled=True)
+        return JobResult(f"scored the unlabelled rows in {time.monotonic() - started:,.0f} s")

@@ -1,0 +1,78 @@
+"""What a run keeps of its ensemble: members with their scores, and `ensemble.json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from clozify.config.recipe import Recipe
+from clozify.config.task import Task
+from clozify.utils.npy import open_npy
+
+UNLABELED_SCORES = "unlabeled.npy"  # in a member's folder: raw scores of the unlabelled rows, (rows, labels)
+TEST_SCORES = "test.npy"
+ENSEMBLE_FILE = "ensemble.json"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of the ensemble, whose scores are in its folder.
+
+    `scored_unlabeled` says whether the run asked it to score the unlabelled rows; an earlier run in the same folder may
+    have asked for more.
+    """
+
+    pair: int  # index in `task.pairs`
+    seed: int
+    folder: Path
+    scored_unlabeled: bool
+
+    @property
+    def key(self) -> str:
+        """The key of the job that trained it."""
+        return self.folder.name
+
+    @property
+    def job(self) -> str:
+        """KIND/KEY: where its folder is in the run."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+    def unlabeled_scores(self) -> NDArray[Any]:
+        """Raw scores of the unlabelled rows, (rows, labels), mapped from the disk."""
+        return open_npy(self.folder / UNLABELED_SCORES)
+
+    def test_scores(self) -> NDArray[np.float32]:
+        """Raw scores of the test rows, (rows, labels)."""
+        scores: NDArray[np.float32] = np.load(self.folder / TEST_SCORES)
+        return scores
+
+
+class EnsembleMember(BaseModel):
+    """A member in `ensemble.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    member: str  # the key of its folder in `members/`
+    pair: str
+    seed: int
+    weight: float
+
+
+class EnsembleRecord(BaseModel):
+    """The content of `ensemble.json`: what is needed to predict with the members."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Task
+    recipe: Recipe
+    weights: list[EnsembleMember]
+
+    @classmethod
+    def load(cls, folder: Path) -> EnsembleRecord:
+        """The ensemble of a run's folder."""
+        return cls.model_validate_json((folder / ENSEMBLE_FILE).read_text(encoding="utf-8"))

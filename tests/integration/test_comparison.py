@@ -58,7 +58,7 @@ def test_augmentations_are_made_once_and_a_stopped_run_goes_on_where_it_was(run,
     """Hours of translation that were lost with the process would be lost with every process."""
     from clozify.pipeline import augmentation as augment
 
-    monkeypatch.setattr(augment, "PART", 10)
+    monkeypatch.setattr(augment, "CHUNK_SIZE", 10)
     rewrite, calls = augment.rewrite, []
 
     def stops(*given):

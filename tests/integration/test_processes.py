@@ -249,11 +249,11 @@ def test_auto_measures_one_model_in_a_process_of_its_own_and_says_what_it_chose(
     assert run("auto", at_once="auto", log=lines.append) == run("alone")
     (line,) = [line for line in lines if line.startswith("at once: ")]
     assert "at once: 1 on each machine; one takes 0." in line  # one thread in this test
-    assert line.endswith("what decides is the number of threads, 1")
-    measurements: list[concurrency.Measured] = []
-    fitting = concurrency.fitting
+    assert line.endswith("the limit is the number of threads, 1")
+    measurements: list[concurrency.MemoryUse] = []
+    fit_models = concurrency.fit_models
     monkeypatch.setattr(
-        concurrency, "fitting", lambda measured, models: measurements.append(measured) or fitting(measured, models)
+        concurrency, "fit_models", lambda memory, models: measurements.append(memory) or fit_models(memory, models)
     )
     torch.set_num_threads(2)
     assert main(monkeypatch, files, "--plan", "--at-once", "auto", "--model", tiny_folder("bert"))["at_once"] == 1

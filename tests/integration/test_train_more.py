@@ -234,12 +234,12 @@ def test_a_plan_times_few_steps_whatever_decides_their_number(files, tiny_folder
     cost = estimate(
         prepare(TrainInputs(files / "task.toml", files / "labeled.csv", settings=settings, **given)), RunContext("cpu")
     )
-    assert cost["steps_a_member"] == 7500  # and not taken for the estimate
-    assert cost["seconds"] > 0
+    assert cost.steps_a_member == 7500  # and not taken for the estimate
+    assert cost.seconds > 0
     assert (
         estimate(
             prepare(TrainInputs(files / "task.toml", method="ipet", settings=settings, **given)), RunContext("cpu")
-        )["members"]
+        ).members
         == 16
     )
 

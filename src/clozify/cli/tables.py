@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.inference.finished_run import EvaluationResult
     from clozify.inference.suggest import Suggestions
     from clozify.inference.zero_shot import ZeroShotResult
+    from clozify.pipeline.cost import CostEstimate
     from clozify.pipeline.find_words import FindWordsReport
 
 MAX_PREDICTIONS = 5  # that are printed
@@ -220,21 +221,20 @@ def show_evaluation(console: Console, result: EvaluationResult) -> None:
     show_warnings(console, result.warnings)
 
 
-def show_plan(console: Console, cost: dict[str, Any]) -> None:
+def show_plan(console: Console, cost: CostEstimate) -> None:
     """Print the estimated cost of a run."""
-    if cost["members"]:
+    if cost.members:
         console.print(
-            f"{cost['members']} members: {cost['steps_a_member']:,} fine-tuning steps and "
-            f"{cost['rows_to_score_a_member']:,} rows to score for each."
+            f"{cost.members} members: {cost.steps_a_member:,} fine-tuning steps and "
+            f"{cost.rows_to_score_a_member:,} rows to score for each."
         )
-    if cost.get("rows_to_augment"):
-        console.print(f"{cost['rows_to_augment']:,} texts to augment.")
-    if cost["classifiers"]:
-        console.print(f"{cost['classifiers']} classifiers: {cost['steps_a_classifier']:,} training steps for each.")
-    needed = rough_duration(cost["seconds"])
-    console.print(f"About {needed} on this machine and {cost['disk_mib']:,.0f} MiB on disk.")
-    if "why" in cost:
-        console.print(f"{cost['why'].capitalize()}; the time assumes one at a time.")
+    if cost.rows_to_augment:
+        console.print(f"{cost.rows_to_augment:,} texts to augment.")
+    if cost.classifiers:
+        console.print(f"{cost.classifiers} classifiers: {cost.steps_a_classifier:,} training steps for each.")
+    console.print(f"About {rough_duration(cost.seconds)} on this machine and {cost.disk_mib:,.0f} MiB on disk.")
+    if cost.why is not None:
+        console.print(f"{cost.why.capitalize()}; the time assumes one at a time.")
 
 
 def show_suggestions(console: Console, result: Suggestions) -> None:

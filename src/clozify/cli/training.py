@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -143,11 +144,12 @@ def _print_cost(
     context = RunContext(device)
     cost = estimate(plan, context)
     if parallel is None and executor == "local":
-        cost["at_once"], cost["why"] = plan_at_once(plan, context, devices)
+        count, reason = plan_at_once(plan, context, devices)
+        cost = replace(cost, at_once=count, why=reason)
     elif parallel is None:
-        cost["why"] = "at once: measured on the cluster when the run begins"
+        cost = replace(cost, why="at once: measured on the cluster when the run begins")
     if as_json:
-        print_json(cost)
+        print_json({name: value for name, value in asdict(cost).items() if value is not None})
     else:
         show_plan(Console(), cost)
 

@@ -1,8 +1,7 @@
-"""Augmented text for UDA and MixText: a part of the pile, each row said otherwise once or several times (appendix B).
+"""Augmented text for UDA and MixText: other wordings of a fraction of the unlabelled rows (appendix B).
 
-In: a run's plan. Out: `Augmented`, the rows of the pile that are used, their augmentations, and how they were made,
-which every result names. They come from a file of paraphrases, from translation there and back, or from the masked
-language model itself. The work is done in parts, each a job of the run's folder, so a killed run goes on where it was.
+The texts come from a file of paraphrases, from back-translation, or from the masked language model, which replaces some
+tokens (rewriting). They are made in chunks of rows, each a job in the run's folder, so that a killed run resumes.
 """
 
 from __future__ import annotations
@@ -30,203 +29,236 @@ from clozify.runs.keys import job_key, model_key
 from clozify.runs.plan import Plan
 from clozify.utils.progress import progress
 
-PART = 1_024  # rows of a job
-TIME = "augmentation.json"
-ID = "id"  # the paraphrases' id column, where the task names none
+CHUNK_SIZE = 1_024  # rows in a job
+TIME_FILE = "augmentation.json"
+ID = "id"  # the id column of paraphrases where the task names none
 
 Texts = dict[str, list[str]]  # by field
-Maker = Callable[[int, Sequence[str], int], list[str]]  # from a version's number, texts and a seed to other texts
 
 
 @dataclass(frozen=True)
 class Augmented:
-    """The rows of the pile that are used, and each of them in other words."""
+    """The unlabelled rows that are used, and one or several other wordings of each."""
 
-    pile: Rows
-    versions: list[Rows]  # in the pile's order
-    how: str
+    unlabeled: Rows
+    versions: list[Rows]  # each in the order of `unlabeled`
+    description: str  # of the source of the texts, for reports
     seconds: float = 0.0  # that making them took
 
     @property
     def key(self) -> dict[str, Any]:
-        """What the texts are, for a job's key."""
+        """What identifies the texts, for a job's key."""
         return {
-            "pile": self.pile.digest,
+            "pile": self.unlabeled.digest,
             "versions": [version.digest for version in self.versions],
         }
 
 
+@dataclass(frozen=True)
+class Augmenter:
+    """A way to make other wordings of texts."""
+
+    description: str
+    versions: int  # of every row
+    key: dict[str, Any]  # what the result depends on, for a job's key
+    augment: Callable[[int, Sequence[str], int], list[str]]  # (version, texts, seed) -> texts
+
+    def augment_rows(self, plan: Plan, rows: Rows, version: int, chunk: int) -> Texts:
+        """One version of a chunk of rows; every field is augmented by itself, with its own seed."""
+        texts = {}
+        for index, field in enumerate(plan.task.fields):
+            seed = np.random.SeedSequence([plan.recipe.seed, chunk, version, index]).generate_state(1)[0]
+            texts[field] = self.augment(version, rows.texts(field), int(seed))
+        return texts
+
+
 def read_paraphrases(source: str | Path | Rows, task: Task, column_mapping: Mapping[str, str] | None = None) -> Rows:
-    """The rows of a file of paraphrases: the task's fields, and an id column or the order of the pile's file."""
+    """The rows of a file of paraphrases, with an id column or in the order of the file of unlabelled rows."""
     if isinstance(source, Rows):
         return source.with_task(task)
-    asked = {field: (column_mapping or {}).get(field, field) for field in task.fields}
-    dataset = open_data(source, task.columns, [asked[field] for field in task.fields if field not in task.optional])
-    own = task if task.id or ID not in dataset.column_names else task.with_changes(id=ID)
-    rows = Rows(dataset, own, str(source), {field: column for field, column in asked.items() if field != column})
+    columns = {field: (column_mapping or {}).get(field, field) for field in task.fields}
+    dataset = open_data(source, task.columns, [columns[field] for field in task.fields if field not in task.optional])
+    id_task = task if task.id or ID not in dataset.column_names else task.with_changes(id=ID)
+    rows = Rows(dataset, id_task, str(source), {field: column for field, column in columns.items() if field != column})
     rows.warnings = []  # an id column is not needed
     return rows
 
 
-def augmented(run: Run) -> Augmented:
-    """The part of the pile that UDA and MixText use, augmented; what the folder holds already is taken from there."""
-    plan, folder = run.plan, run.folder
+def augment(run: Run) -> Augmented:
+    """The unlabelled rows that UDA and MixText use, augmented; finished chunks are read from the run's folder."""
+    plan = run.plan
     assert plan.unlabeled is not None
     if plan.paraphrases is not None:
-        return from_file(plan, plan.paraphrases, run.context)
-    pile = plan.unlabeled.select(share_of(plan, np.arange(len(plan.unlabeled))))
-    how, versions, key, make = maker(plan, run.context.device)
-    parts: list[list[Texts]] = []
+        return join_paraphrases(plan, plan.paraphrases, run.context)
+    unlabeled = plan.unlabeled.select(select_fraction(plan, np.arange(len(plan.unlabeled))))
+    augmenter = make_augmenter(plan, run.context.device)
+    versions = range(augmenter.versions)
+    chunk_texts: list[list[Texts]] = []  # [chunk][version]
     seconds = 0.0
-    chunks = list(pile.chunks(PART))
+    chunks = list(unlabeled.chunks(CHUNK_SIZE))
     for number, (start, stop) in enumerate(chunks, start=1):
-        part = pile.select(np.arange(start, stop))
-        texts = part.digest
-        place = job_key("augment", texts=texts, fields=plan.task.fields, part=number, seed=plan.recipe.seed, **key)
-        name = f"augmentation {number}/{len(chunks)}  rows {start + 1:,} to {stop:,}"
-        if (folder.job_path("augmentations", place) / "texts.parquet").exists():
-            run.context.log(f"{name}  already there")
-        else:
-            with folder.writing("augmentations", place) as beside, progress(name, versions * (stop - start)) as advance:
-                made, started = [], time.monotonic()
-                for version in range(versions):
-                    made.append(in_other_words(plan, part, make, version, number))
-                    advance(stop - start)
-                _save(beside / "texts.parquet", part, made)
-                (beside / TIME).write_text(json.dumps({"seconds": time.monotonic() - started}))
-            run.context.log(f"{name}  done")
-        parts.append(_load(folder.job_path("augmentations", place) / "texts.parquet", plan.task, versions))
-        if (known := folder.job_path("augmentations", place) / TIME).exists():
-            seconds += json.loads(known.read_text())["seconds"]
-    whole = [
-        {field: [text for part in parts for text in part[version][field]] for field in plan.task.fields}
-        for version in range(versions)
+        rows = unlabeled.select(np.arange(start, stop))
+        path = _augment_chunk(run, augmenter, rows, number, f"{number}/{len(chunks)}  rows {start + 1:,} to {stop:,}")
+        chunk_texts.append(_load(path / "texts.parquet", plan.task, augmenter.versions))
+        if (time_file := path / TIME_FILE).exists():
+            seconds += json.loads(time_file.read_text())["seconds"]
+    version_texts = [
+        {field: [text for texts in chunk_texts for text in texts[version][field]] for field in plan.task.fields}
+        for version in versions
     ]
-    return Augmented(pile, [rows_of(texts, plan.task) for texts in whole], how, seconds)
+    return Augmented(unlabeled, [_to_rows(texts, plan.task) for texts in version_texts], augmenter.description, seconds)
 
 
-def share_of(plan: Plan, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As many of the candidates as the recipe's share of the pile is, drawn by the first seed, in the pile's order."""
+def _augment_chunk(run: Run, augmenter: Augmenter, rows: Rows, number: int, label: str) -> Path:
+    """The folder of a chunk's augmented texts, which are made unless they exist."""
+    plan, folder, name = run.plan, run.folder, f"augmentation {label}"
+    key = job_key(
+        "augment", texts=rows.digest, fields=plan.task.fields, part=number, seed=plan.recipe.seed, **augmenter.key
+    )
+    path = folder.job_path("augmentations", key)
+    if (path / "texts.parquet").exists():
+        run.context.log(f"{name}  already there")
+        return path
+    with folder.writing("augmentations", key) as tmp_path, progress(name, augmenter.versions * len(rows)) as advance:
+        versions, started = [], time.monotonic()
+        for version in range(augmenter.versions):
+            versions.append(augmenter.augment_rows(plan, rows, version, number))
+            advance(len(rows))
+        _save(tmp_path / "texts.parquet", rows, versions)
+        (tmp_path / TIME_FILE).write_text(json.dumps({"seconds": time.monotonic() - started}))
+    run.context.log(f"{name}  done")
+    return path
+
+
+def select_fraction(plan: Plan, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Random candidates, sorted: `augment.share` of the number of unlabelled rows, drawn by the first seed."""
     assert plan.unlabeled is not None
-    wanted = max(1, round(plan.recipe.augment.share * len(plan.unlabeled)))
-    return np.sort(np.random.default_rng(plan.recipe.seed).permutation(candidates)[:wanted])
+    count = max(1, round(plan.recipe.augment.share * len(plan.unlabeled)))
+    return np.sort(np.random.default_rng(plan.recipe.seed).permutation(candidates)[:count])
 
 
-def rows_of(texts: Texts, task: Task) -> Rows:
-    """Texts as rows of the task."""
+def _to_rows(texts: Texts, task: Task) -> Rows:
     from datasets import Dataset
 
-    return Rows(Dataset.from_dict(texts), task.with_changes(id=None) if task.id else task, "the augmented pile")
+    return Rows(Dataset.from_dict(texts), task.with_changes(id=None) if task.id else task, "the augmented rows")
 
 
-def maker(plan: Plan, device: str) -> tuple[str, int, dict[str, Any], Maker]:
-    """How texts are augmented: its name, how many versions there are, what it depends on, and the work itself."""
+def make_augmenter(plan: Plan, device: str) -> Augmenter:
+    """The recipe's way to augment texts; models are loaded when they are first used."""
     settings = plan.recipe.augment
     if settings.method == "rewriting":
-        length = plan.recipe.max_seq_length
-        key = {
+        return _rewriting(plan, device)
+    models = settings.backtranslation
+    loaded: dict[int, tuple[Translator, Translator]] = {}
+
+    def augment(version: int, texts: Sequence[str], seed: int) -> list[str]:
+        if version not in loaded:
+            forward, back = models[version]
+            loaded[version] = Translator(forward, device), Translator(back, device)
+        return backtranslate(*loaded[version], texts, settings.temperature, seed)
+
+    return Augmenter(
+        "back-translation by " + "; ".join(f"'{forward}' and '{back}'" for forward, back in models),
+        len(models),
+        {"models": [[model_key(name) for name in pair] for pair in models], "temperature": settings.temperature},
+        augment,
+    )
+
+
+def _rewriting(plan: Plan, device: str) -> Augmenter:
+    settings, length = plan.recipe.augment, plan.recipe.max_seq_length
+    loaded: list[ClozeModel] = []
+
+    def augment(_: int, texts: Sequence[str], seed: int) -> list[str]:
+        if not loaded:
+            loaded.append(load_model(plan.model, device))
+        return rewrite(loaded[0], texts, settings, length, seed)
+
+    return Augmenter(
+        f"rewriting {100 * settings.mask_share:g}% of the tokens by the masked language model '{plan.model}'",
+        settings.rewritings,
+        {
             "model": model_key(plan.model),
             "mask_share": settings.mask_share,
             "rewritings": settings.rewritings,
-        }
-        loaded: list[ClozeModel] = []
-
-        def rewritten(_: int, texts: Sequence[str], seed: int) -> list[str]:
-            if not loaded:
-                loaded.append(load_model(plan.model, device))
-            return rewrite(loaded[0], texts, settings, length, seed)
-
-        how = f"rewriting {100 * settings.mask_share:g}% of the tokens by the masked language model '{plan.model}'"
-        return how, settings.rewritings, key | {"length": length, "temperature": settings.temperature}, rewritten
-    names = settings.backtranslation
-    key = {"models": [[model_key(name) for name in two] for two in names], "temperature": settings.temperature}
-    two_of: dict[int, tuple[Translator, Translator]] = {}
-
-    def translated(version: int, texts: Sequence[str], seed: int) -> list[str]:
-        if version not in two_of:
-            there, back = names[version]
-            two_of[version] = Translator(there, device), Translator(back, device)
-        return backtranslate(*two_of[version], texts, settings.temperature, seed)
-
-    how = "back-translation by " + "; ".join(f"'{there}' and '{back}'" for there, back in names)
-    return how, len(names), key, translated
+            "length": length,
+            "temperature": settings.temperature,
+        },
+        augment,
+    )
 
 
-def in_other_words(plan: Plan, part: Rows, make: Maker, version: int, number: int) -> Texts:
-    """One version of a part; every field by itself, each with a seed of its own."""
-    found = {}
-    for place, field in enumerate(plan.task.fields):
-        sequence = np.random.SeedSequence([plan.recipe.seed, number, version, place])
-        found[field] = make(version, part.texts(field), int(sequence.generate_state(1)[0]))
-    return found
-
-
-def _save(path: Path, part: Rows, made: list[Texts]) -> None:
-    """For people too: the row's id, the version's number, and the fields."""
+def _save(path: Path, rows: Rows, versions: list[Texts]) -> None:
+    """Write each row's id, the index of the version, and the fields' texts."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ids = [str(row) for row in part.ids()]
-    columns: dict[str, Any] = {"row": ids * len(made), "version": np.repeat(np.arange(len(made)), len(ids))}
-    columns |= {f"field_{name}": [text for texts in made for text in texts[name]] for name in made[0]}
+    ids = [str(row_id) for row_id in rows.ids()]
+    columns: dict[str, Any] = {"row": ids * len(versions), "version": np.repeat(np.arange(len(versions)), len(ids))}
+    columns |= {f"field_{name}": [text for texts in versions for text in texts[name]] for name in versions[0]}
     pq.write_table(pa.table(columns), path)
 
 
 def _load(path: Path, task: Task, versions: int) -> list[Texts]:
+    """The texts of each version, as `_save` wrote them."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)
     rows = len(table) // versions
     columns = {field: table.column(f"field_{field}").to_pylist() for field in task.fields}
-    return [{field: columns[field][n * rows : (n + 1) * rows] for field in columns} for n in range(versions)]
+    return [{field: columns[field][i * rows : (i + 1) * rows] for field in columns} for i in range(versions)]
 
 
-def from_file(plan: Plan, paraphrases: Rows, context: RunContext) -> Augmented:
-    """Paraphrases joined to the pile, by id or by order; a row with fewer than others has them again."""
-    assert plan.unlabeled is not None
-    places = _by_id(plan.unlabeled, paraphrases) or _by_order(plan.unlabeled, paraphrases)
-    have = np.array([bool(found) for found in places])
-    if not have.all():
-        context.warn(f"{int((~have).sum()):,} rows of the pile have no paraphrase and are left out.")
-    chosen = share_of(plan, np.flatnonzero(have))
-    versions = max(len(places[row]) for row in chosen)
+def join_paraphrases(plan: Plan, paraphrases: Rows, context: RunContext) -> Augmented:
+    """Unlabelled rows with their paraphrases, matched by id or by order.
+
+    There are as many versions as the row with the most paraphrases has; a row with fewer repeats them.
+    """
+    unlabeled = plan.unlabeled
+    assert unlabeled is not None
+    matches = _match_by_id(unlabeled, paraphrases) or _match_by_order(unlabeled, paraphrases)
+    has_match = np.array([bool(indices) for indices in matches])
+    if not has_match.all():
+        context.warn(f"{int((~has_match).sum()):,} unlabelled rows have no paraphrase and are left out.")
+    selected = select_fraction(plan, np.flatnonzero(has_match))
     texts = {field: paraphrases.texts(field) for field in plan.task.fields}
-    empty = [n for row in chosen for n in places[row] if not any(texts[field][n] for field in texts)]
+    empty = [i for row in selected for i in matches[row] if not any(texts[field][i] for field in texts)]
     if empty:
         raise DataError(
             f"The paraphrase in row {empty[0] + 1:,} of '{paraphrases.source}' is empty; write one or leave it out."
         )
-    whole = [
-        {field: [texts[field][places[row][version % len(places[row])]] for row in chosen] for field in texts}
-        for version in range(versions)
+    versions = [
+        {field: [texts[field][matches[row][version % len(matches[row])]] for row in selected] for field in texts}
+        for version in range(max(len(matches[row]) for row in selected))
     ]
-    how = f"paraphrases of the file '{paraphrases.source}'"
-    return Augmented(plan.unlabeled.select(chosen), [rows_of(of_one, plan.task) for of_one in whole], how)
+    description = f"paraphrases of the file '{paraphrases.source}'"
+    return Augmented(unlabeled.select(selected), [_to_rows(version, plan.task) for version in versions], description)
 
 
-def _by_id(pile: Rows, paraphrases: Rows) -> list[list[int]] | None:
-    """Where each row's paraphrases are, by the id column; None where the file has none."""
+def _match_by_id(unlabeled: Rows, paraphrases: Rows) -> list[list[int]] | None:
+    """For each unlabelled row the indices of its paraphrases, by the id column; None where the file has none."""
     if not paraphrases.has_ids:
         return None
-    found: dict[str, list[int]] = {}
-    for place, row in enumerate(paraphrases.ids()):
-        found.setdefault(str(row), []).append(place)
-    ids = [str(row) for row in pile.ids()]
-    if not any(row in found for row in ids):
+    indices_by_id: dict[str, list[int]] = {}
+    for index, row_id in enumerate(paraphrases.ids()):
+        indices_by_id.setdefault(str(row_id), []).append(index)
+    ids = [str(row_id) for row_id in unlabeled.ids()]
+    if not any(row_id in indices_by_id for row_id in ids):
         raise DataError(
-            f"No row of the pile has a paraphrase in '{paraphrases.source}': the ids there are like "
-            f"{quoted(list(found)[:1])}, the pile's like {quoted(ids[:1])}."
+            f"No unlabelled row has a paraphrase in '{paraphrases.source}', whose ids are like "
+            f"{quoted(list(indices_by_id)[:1])}, while those of the unlabelled rows are like {quoted(ids[:1])}; use "
+            "the same ids in both files."
         )
-    return [found.get(row, []) for row in ids]
+    return [indices_by_id.get(row_id, []) for row_id in ids]
 
 
-def _by_order(pile: Rows, paraphrases: Rows) -> list[list[int]]:
-    """The same by the order of the pile's file: all first paraphrases, then all second ones, and so on."""
-    if len(paraphrases) % pile.source_rows:
+def _match_by_order(unlabeled: Rows, paraphrases: Rows) -> list[list[int]]:
+    """The same by order: the first paraphrase of every row of the file, then the second of every row, and so on."""
+    count = unlabeled.source_rows
+    if len(paraphrases) % count:
         raise DataError(
-            f"The file '{paraphrases.source}' has {len(paraphrases):,} paraphrases for {pile.source_rows:,} rows of "
-            f"'{pile.source}'; without an id column ('{pile.task.id or ID}') it needs one for every row, in the same "
-            "order, or the same again for second ones."
+            f"The file '{paraphrases.source}' has {len(paraphrases):,} paraphrases for {count:,} rows of "
+            f"'{unlabeled.source}'; without an id column ('{unlabeled.task.id or ID}') it needs one for every row, in "
+            "the same order, or the same again for second ones."
         )
-    starts = range(0, len(paraphrases), pile.source_rows)
-    return [[start + int(number) for start in starts] for number in pile.row_numbers()]
+    return [[start + int(row) for start in range(0, len(paraphrases), count)] for row in unlabeled.row_numbers()]

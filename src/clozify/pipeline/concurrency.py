@@ -1,16 +1,15 @@
-"""How many models fit on a device at a time, from what one of them takes: `--at-once auto`.
+"""How many models fit on a device at the same time: `--at-once auto`.
 
-In: a run's bench, with an executor of one worker. Out: a number, and the reason in a sentence. The worker really trains
-and labels a little, on the longest rows, and tells what memory it took at most and what is free.
+A trial job trains and scores a little on the longest rows, in one worker, and measures the peak of its memory.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from clozify.data.rows import Rows
 from clozify.executors.base import Executor
 from clozify.executors.select import single_worker_executor
 from clozify.methods.score import TOKENS_PER_BATCH
-from clozify.pipeline.cost import classifier_seconds, member_seconds
+from clozify.pipeline.cost import time_classifier, time_member
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
@@ -27,97 +26,104 @@ from clozify.runs.jobs import JobResult
 from clozify.runs.plan import Plan
 from clozify.runs.worker import Worker
 
-SHARE = 0.9  # of the free memory; the rest is for what was not met in the trial
-CONTEXT = 1 << 30  # what a process takes of a GPU beside its tensors
-MOST = 8  # models at a time: a GPU is full by then, whatever its memory
-THREADS = {"cpu": 4, "cuda": 1}  # a model needs so many to be worth a process of its own
-LOOKED_AT = 4_096  # rows of the pile among which the longest are sought
-LONGEST = 64  # so many of them are trained and labelled with
+USABLE_FRACTION = 0.9  # of the free memory: training may need more than the trial
+CUDA_CONTEXT = 1 << 30  # bytes that a process takes of a GPU besides its tensors
+MAX_MODELS = 8  # on a device: more do not train faster, whatever its memory
+THREADS_PER_MODEL = {"cpu": 4, "cuda": 1}  # fewer are not worth a process
+SEARCHED_ROWS = 4_096  # unlabelled rows among which the longest are looked for
+TRIAL_ROWS = 64  # the longest rows, for the trial
+DEVICE_NAMES = {"cpu": "machine", "cuda": "GPU"}
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What one model took of its device, in bytes, and what there is."""
+class MemoryUse:
+    """The memory of one model at its peak, and the device's resources, in bytes and threads."""
 
     device: str
-    need: int  # at most
-    free: int  # with nobody at work
+    peak: int
+    free: int  # when no model is loaded
     threads: int  # of the machine, for this device
 
 
-def fitting(found: Measured, models: int) -> tuple[int, str]:
-    """How many of so many models are trained at a time, and why; one share is left to the run's own process."""
+class Concurrency(NamedTuple):
+    """The number of models to train at the same time on each device, and a sentence that gives the reason."""
+
+    models: int
+    reason: str
+
+
+def fit_models(memory: MemoryUse, models: int) -> Concurrency:
+    """How many of the run's models fit on a device; memory for one more is left to the main process."""
     limits = {
-        "the memory": int(SHARE * found.free // found.need) - 1,
-        f"the number of threads, {found.threads}": found.threads // THREADS[found.device],
+        "the memory": int(USABLE_FRACTION * memory.free // memory.peak) - 1,
+        f"the number of threads, {memory.threads}": memory.threads // THREADS_PER_MODEL[memory.device],
         "the number of models": models,
-        "the most that pays": MOST,
+        "the largest number that is worth it": MAX_MODELS,
     }
-    reason = min(limits, key=lambda name: limits[name])
-    count = max(1, limits[reason])
-    took = f"one takes {found.need / 2**30:.1f} of {found.free / 2**30:.1f} GiB that are free"
-    return count, f"at once: {count} on each {_DEVICE[found.device]}; {took}, and what decides is {reason}"
+    limit = min(limits, key=lambda name: limits[name])
+    count = max(1, limits[limit])
+    need = f"one takes {memory.peak / 2**30:.1f} of {memory.free / 2**30:.1f} GiB that are free"
+    return Concurrency(count, f"at once: {count} on each {DEVICE_NAMES[memory.device]}; {need}, the limit is {limit}")
 
 
-_DEVICE = {"cpu": "machine", "cuda": "GPU"}
-
-
-def fit_models_per_device(worker: Worker, executor: Executor) -> tuple[int, str]:
-    """How many models are trained at a time on each device, by a trial in the executor's one process."""
+def fit_models_per_device(worker: Worker, executor: Executor) -> Concurrency:
+    """The number of models to train at the same time on each device, by a trial in the executor's one process."""
     plan = worker.plan
     if plan.method in SEMI_SUPERVISED:
-        return 1, f"at once: 1; what a model of the method '{plan.method}' takes is not measured"
+        return Concurrency(1, f"at once: 1; the memory of the method '{plan.method}' is not measured")
     models = plan.recipe.repetitions * (1 if plan.method == "supervised" else len(plan.task.pairs))
     executor.start(worker, 1)
     executor.submit(Trial())
     ((_, result),) = executor.as_completed()
-    return fitting(result.value, models)
+    return fit_models(result.value, models)
 
 
-def plan_at_once(plan: Plan, context: RunContext, devices: str | int = "auto") -> tuple[int, str]:
-    """The same for this machine before there is a run; nothing is left behind."""
+def plan_at_once(plan: Plan, context: RunContext, devices: str | int = "auto") -> Concurrency:
+    """The same on this machine before a run starts, in a temporary folder."""
     with TemporaryDirectory() as path, RunFolder(path) as folder, single_worker_executor(devices=devices) as executor:
         return fit_models_per_device(Worker(plan, folder, context), executor)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The work of training and labelling a little; its value is the memory that it took."""
+    """The job that measures one model; its value is a `MemoryUse`."""
 
     name: str = "a trial of one model"
 
     def run(self, worker: Worker) -> JobResult:
-        """Do what members and classifiers do, on the longest rows."""
+        """Train and score as members and classifiers do, on the longest rows."""
         plan, context = worker.plan, worker.context
-        few = replace(
+        trial_plan = replace(
             plan,
-            labeled=_longest(plan.labeled) if len(plan.labeled) else plan.labeled,
-            unlabeled=None if plan.unlabeled is None else _longest(plan.unlabeled),
+            labeled=_longest_rows(plan.labeled) if len(plan.labeled) else plan.labeled,
+            unlabeled=None if plan.unlabeled is None else _longest_rows(plan.unlabeled),
         )
         if plan.method != "supervised":
-            member_seconds(few, context, rows=-(-TOKENS_PER_BATCH[context.device] // plan.recipe.max_seq_length))
-        classifier_seconds(few, context, few.labeled if few.unlabeled is None else few.unlabeled)
-        return JobResult("measured", _measured(context.device))
+            rows = -(-TOKENS_PER_BATCH[context.device] // plan.recipe.max_seq_length)  # that fill a batch
+            time_member(trial_plan, context, rows)
+        time_classifier(trial_plan, context, trial_plan.labeled if plan.unlabeled is None else trial_plan.unlabeled)
+        return JobResult("measured", _measure_memory(context.device))
 
 
-def _longest(rows: Rows) -> Rows:
-    """A few rows with the most text, among the first thousands."""
-    stop = min(len(rows), LOOKED_AT)
-    columns: Sequence[list[str]] = [rows.texts(name, 0, stop) for name in rows.task.fields]
+def _longest_rows(rows: Rows) -> Rows:
+    """The rows with the most text, among the first thousands."""
+    stop = min(len(rows), SEARCHED_ROWS)
+    columns = [rows.texts(name, 0, stop) for name in rows.task.fields]
     lengths = np.sum([[len(text) for text in column] for column in columns], axis=0)
-    return rows.select(np.sort(np.argsort(-lengths, kind="stable")[:LONGEST]))
+    return rows.select(np.sort(np.argsort(-lengths, kind="stable")[:TRIAL_ROWS]))
 
 
-def _measured(device: str) -> Measured:
+def _measure_memory(device: str) -> MemoryUse:
+    """The peak memory of this process, and what is free without it."""
     if device == "cuda":
         free, _ = torch.cuda.mem_get_info()
-        taken = torch.cuda.max_memory_reserved()
-        own = torch.cuda.memory_reserved() + CONTEXT
-        return Measured("cuda", taken + CONTEXT, free + own, torch.get_num_threads())
+        peak = torch.cuda.max_memory_reserved() + CUDA_CONTEXT
+        reserved = torch.cuda.memory_reserved() + CUDA_CONTEXT
+        return MemoryUse("cuda", peak, free + reserved, torch.get_num_threads())
     import psutil
 
-    now = psutil.Process().memory_info().rss
-    status = Path("/proc/self/status")  # where there is one it knows the most that was taken
-    peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    most = int(peak[1]) << 10 if peak else now
-    return Measured("cpu", most, psutil.virtual_memory().available + now, torch.get_num_threads())
+    resident = psutil.Process().memory_info().rss
+    status = Path("/proc/self/status")  # on Linux it has the peak
+    match = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    peak = int(match[1]) << 10 if match else resident
+    return MemoryUse("cpu", peak, psutil.virtual_memory().available + resident, torch.get_num_threads())

@@ -1,26 +1,28 @@
-"""What a run will cost, before it is spent: members, steps, rows to label, disk, and time measured on the spot.
+"""Estimates what a run costs before it starts: members, steps, rows to score, disk and time (`clozify train --plan`).
 
-In: a run's plan. Out: plain numbers for a table or JSON. A few steps and a few rows are really run, with throw-away
-weights; nothing is written.
+The time is measured: a few training steps and a few rows are run on this machine, with weights that are thrown away.
+Nothing is written.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from clozify.config.recipe import Mixtext, Recipe, Uda
+from clozify.config.recipe import Mixtext, Training, Uda
 from clozify.data.rows import Rows
 from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
+from clozify.methods.ipet import counts_to_draw
 from clozify.methods.score import score_rows
 from clozify.models.classifier import new_classifier
 from clozify.models.task_prompts import compile_task
-from clozify.pipeline.augmentation import Augmented, from_file, in_other_words, maker, share_of
-from clozify.pipeline.generations import generation_indices
+from clozify.pipeline.augmentation import Augmented, join_paraphrases, make_augmenter, select_fraction
+from clozify.pipeline.generations import choose_generation_teachers, generation_indices, members_to_score
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.pipeline.semi_supervised import SemiSupervised
 from clozify.prompts.encode import EncodedRows
@@ -28,145 +30,227 @@ from clozify.runs.context import RunContext
 from clozify.runs.plan import Plan
 from clozify.training.loop import TrainingSetup, seed_everything
 
-STEPS = 3  # steps to time, after a first one
-RECORDED, REPLAYED = 10, 40  # a GPU records its first steps: those after them are timed
-ROWS = {"cpu": 64, "cuda": 4096}  # rows to time
-AUGMENTED = 16  # rows to time the augmentation of
+TIMED_STEPS = 3  # after a first one
+CAPTURED_STEPS, REPLAYED_STEPS = 10, 40  # on a GPU the first steps capture CUDA graphs; those after them are timed
+TIMED_ROWS = {"cpu": 64, "cuda": 4096}
+TRAINING_ROWS = 256  # that timed steps are trained on
+TIMED_AUGMENTATIONS = 16  # rows
 
 
-def estimate(plan: Plan, context: RunContext) -> dict[str, Any]:
-    """Members, steps, rows, disk and seconds of a run of this plan from the beginning."""
+@dataclass(frozen=True)
+class CostEstimate:
+    """The cost of a run from the beginning; the names are those of `--plan --json`, which leaves None out."""
+
+    members: int
+    steps_a_member: int  # the mean over all members
+    rows_to_score_a_member: int  # the mean over all members
+    classifiers: int
+    steps_a_classifier: int  # the mean over all classifiers
+    disk_mib: float
+    seconds: int
+    rows_to_augment: int | None = None  # for UDA and MixText
+    at_once: int | None = None  # models that are trained at the same time, for `--at-once auto`
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class GenerationCost:
+    """The members of a generation, or of plain PET."""
+
+    members: int
+    steps: int  # of each member
+    scoring_members: int  # members that score the unlabelled rows: teachers of the next generation, or all
+
+    def rows_to_score(self, plan: Plan) -> int:
+        """Rows that all members score together: the test rows, and perhaps the unlabelled ones."""
+        return self.members * _count(plan.test) + self.scoring_members * _count(plan.unlabeled)
+
+
+def _count(rows: Rows | None) -> int:
+    return 0 if rows is None else len(rows)
+
+
+def estimate(plan: Plan, context: RunContext) -> CostEstimate:
+    """The cost of a run of this plan."""
     if plan.method in SEMI_SUPERVISED:
-        return _semi_supervised(plan, context)
-    section = plan.recipe.finetune if plan.with_lm else plan.recipe.finetune_without_lm
-    with_members = plan.method != "supervised"
-    generations = 0 if plan.method != "ipet" else len(generation_indices(plan))
-    generations += len(plan.labeled) > 0 or plan.method != "ipet"  # M^0 is trained where there are labelled rows
-    members = len(plan.task.pairs) * plan.recipe.repetitions * generations if with_members else 0
-    rows = sum(len(part) for part in (plan.unlabeled, plan.test) if part is not None)
-    distilled = plan.unlabeled is not None and plan.recipe.distillation
-    classifiers = plan.recipe.repetitions if distilled or not with_members else 0
-    final = plan.recipe.supervised if not with_members else plan.recipe.distill
-    trained_on = plan.labeled if not with_members or plan.unlabeled is None else plan.unlabeled
-    found: dict[str, Any] = {
-        "members": members,
-        "steps_a_member": section.steps(len(plan.labeled)) if members else 0,
-        "rows_to_score_a_member": rows if members else 0,
-        "classifiers": classifiers,
-        "steps_a_classifier": final.steps(len(trained_on)) if classifiers else 0,
-    }
-    step, row, parameters = member_seconds(plan, context) if members else (0.0, 0.0, 0)
-    final_step, size = classifier_seconds(plan, context, trained_on) if classifiers else (0.0, 0)
-    kept = size if classifiers else len(plan.task.pairs) * plan.recipe.repetitions * parameters
-    scores = (members * rows + classifiers * (len(plan.test) if plan.test is not None else 0)) * len(plan.task.labels)
-    found["disk_mib"] = round(4 * (scores + kept) / 2**20, 1)
-    found["seconds"] = round(
-        members * (found["steps_a_member"] * step + rows * row) + classifiers * found["steps_a_classifier"] * final_step
+        return _estimate_semi_supervised(plan, context)
+    generations = generation_costs(plan)
+    members = sum(generation.members for generation in generations)
+    member_steps = sum(generation.members * generation.steps for generation in generations)
+    rows_to_score = sum(generation.rows_to_score(plan) for generation in generations)
+    supervised = plan.method == "supervised"
+    distilled = not supervised and plan.unlabeled is not None and plan.recipe.distillation
+    classifiers = plan.recipe.repetitions if supervised or distilled else 0
+    section = plan.recipe.supervised if supervised else plan.recipe.distill
+    training_rows = plan.labeled if supervised or plan.unlabeled is None else plan.unlabeled
+    classifier_steps = section.steps(len(training_rows)) if classifiers else 0
+    member = time_member(plan, context) if members else MemberTiming(0.0, 0.0, 0)
+    classifier = time_classifier(plan, context, training_rows) if classifiers else ClassifierTiming(0.0, 0)
+    kept_models = 1 if classifiers else len(plan.task.pairs) * plan.recipe.repetitions
+    weights = kept_models * (classifier.parameters if classifiers else member.parameters)
+    scores = (rows_to_score + classifiers * _count(plan.test)) * len(plan.task.labels)
+    return CostEstimate(
+        members=members,
+        steps_a_member=round(member_steps / max(1, members)),
+        rows_to_score_a_member=round(rows_to_score / max(1, members)),
+        classifiers=classifiers,
+        steps_a_classifier=classifier_steps,
+        disk_mib=_float32_mib(scores + weights),
+        seconds=round(
+            member_steps * member.step_seconds
+            + rows_to_score * member.row_seconds
+            + classifiers * classifier_steps * classifier.step_seconds
+        ),
     )
-    return found
 
 
-def _semi_supervised(plan: Plan, context: RunContext) -> dict[str, Any]:
-    """The same for UDA and MixText: rows to augment, and a training for every number of steps that is tried."""
+def generation_costs(plan: Plan) -> list[GenerationCost]:
+    """The generations of members that are trained: one for PET, M^0 to M^k for iPET, none for a supervised run.
+
+    With `num_train_epochs` later generations of iPET have more steps, since their training sets are larger. Only
+    teachers score the unlabelled rows, and the last generation, whose scores become the soft labels.
+    """
+    if plan.method == "supervised":
+        return []
+    members = len(plan.task.pairs) * plan.recipe.repetitions
+    settings = plan.recipe.member_settings(plan.with_lm)
+    first = GenerationCost(members, settings.steps(len(plan.labeled)), members)
+    if plan.method != "ipet":
+        return [first]
+    assert plan.unlabeled is not None
+    indices = generation_indices(plan)
+    scoring = [len(members_to_score(choose_generation_teachers(plan, members, index))) for index in indices]
+    sizes = [len(plan.labeled)]
+    label_counts = np.bincount(plan.labeled.labels, minlength=len(plan.task.labels)).astype(np.int64)
+    for index in indices:
+        drawn, _ = counts_to_draw(label_counts, index, len(plan.unlabeled), plan.recipe.ipet)
+        sizes.append(len(plan.labeled) + int(drawn.sum()))
+    generations = [
+        GenerationCost(members, settings.steps(size), scoring_members)
+        for size, scoring_members in zip(sizes, [*scoring, members], strict=True)
+    ]
+    return generations if len(plan.labeled) else generations[1:]  # without labelled rows M^0 is not trained
+
+
+def _estimate_semi_supervised(plan: Plan, context: RunContext) -> CostEstimate:
+    """The cost of UDA or MixText: rows to augment, and a training for every number of steps that is tried."""
     assert plan.unlabeled is not None
     settings: Uda | Mixtext = getattr(plan.recipe, plan.method)
-    pile = plan.unlabeled.select(share_of(plan, np.arange(len(plan.unlabeled))))
-    tried = settings.steps_to_try or (settings.steps(len(plan.labeled)),)
-    few = pile.select(np.arange(min(256, len(pile))))
-    row, versions = 0.0, 1 if plan.paraphrases is None else len(from_file(plan, plan.paraphrases, context).versions)
-    if plan.paraphrases is None:
-        _, versions, _, make = maker(plan, context.device)
-        some = pile.select(np.arange(min(AUGMENTED, len(pile))))
-        in_other_words(plan, some.select([0]), make, 0, 0)  # loads the model
-        row = _timed(lambda: in_other_words(plan, some, make, 0, 0)) / len(some)
+    unlabeled = plan.unlabeled.select(select_fraction(plan, np.arange(len(plan.unlabeled))))
+    steps_to_try = settings.steps_to_try or (settings.steps(len(plan.labeled)),)
+    if plan.paraphrases is not None:
+        versions, row_seconds = len(join_paraphrases(plan, plan.paraphrases, context).versions), 0.0
+    else:
+        augmenter = make_augmenter(plan, context.device)
+        versions, sample = augmenter.versions, unlabeled.select(np.arange(min(TIMED_AUGMENTATIONS, len(unlabeled))))
+        augmenter.augment_rows(plan, sample.select([0]), 0, 0)  # loads the model
+        row_seconds = _seconds(lambda: augmenter.augment_rows(plan, sample, 0, 0)) / len(sample)
+    sample = unlabeled.select(np.arange(min(TRAINING_ROWS, len(unlabeled))))
     classifier = new_classifier(plan.student, plan.task, plan.recipe, context.device)
 
-    def steps(count: int) -> None:
-        work = SemiSupervised(plan.method, settings.with_steps(count), Augmented(few, [few] * versions, ""))
+    def train(steps: int) -> None:
+        training = SemiSupervised(plan.method, settings.with_steps(steps), Augmented(sample, [sample] * versions, ""))
         setup = TrainingSetup(
-            work.method_settings, seed_everything(0), context.accelerator, balance=plan.recipe.balance
+            training.method_settings, seed_everything(0), context.accelerator, balance=plan.recipe.balance
         )
-        work.train(plan, classifier, setup)
+        training.train(plan, classifier, setup)
 
-    steps(1)
-    step = _timed(lambda: steps(STEPS)) / STEPS
-    classifiers = plan.recipe.repetitions * len(tried)
-    scores = classifiers * (len(plan.test) if plan.test is not None else 0) * len(plan.task.labels)
-    to_augment = versions * len(pile) if plan.paraphrases is None else 0
-    return {
-        "members": 0,
-        "steps_a_member": 0,
-        "rows_to_score_a_member": 0,
-        "rows_to_augment": to_augment,
-        "classifiers": classifiers,
-        "steps_a_classifier": round(float(np.mean(tried))),
-        "disk_mib": round(4 * (scores + len(tried) * classifier.model.num_parameters()) / 2**20, 1),
-        "seconds": round(to_augment * row + plan.recipe.repetitions * sum(tried) * step),
-    }
-
-
-def _short(recipe: Recipe, section: str, steps: int) -> Recipe:
-    """The recipe with so many steps in a section, whatever else would decide their number."""
-    few = {"max_steps": steps, "num_train_epochs": None, "exact_steps": True}
-    return recipe.model_copy(update={section: getattr(recipe, section).model_copy(update=few)})
+    train(1)
+    step_seconds = _seconds(lambda: train(TIMED_STEPS)) / TIMED_STEPS
+    classifiers = plan.recipe.repetitions * len(steps_to_try)
+    rows_to_augment = versions * len(unlabeled) if plan.paraphrases is None else 0
+    scores = classifiers * _count(plan.test) * len(plan.task.labels)
+    return CostEstimate(
+        members=0,
+        steps_a_member=0,
+        rows_to_score_a_member=0,
+        classifiers=classifiers,
+        steps_a_classifier=round(float(np.mean(steps_to_try))),
+        disk_mib=_float32_mib(scores + len(steps_to_try) * classifier.model.num_parameters()),
+        seconds=round(rows_to_augment * row_seconds + plan.recipe.repetitions * sum(steps_to_try) * step_seconds),
+        rows_to_augment=rows_to_augment,
+    )
 
 
-def _timed(work: Any) -> float:
-    began = time.monotonic()
+def _float32_mib(count: int) -> float:
+    return round(4 * count / 2**20, 1)
+
+
+def _with_steps(settings: Training, steps: int) -> Training:
+    """The settings with exactly this many steps."""
+    return settings.model_copy(update={"max_steps": steps, "num_train_epochs": None, "exact_steps": True})
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.monotonic()
     work()
-    return time.monotonic() - began
+    return time.monotonic() - started
 
 
-def _a_step(steps: Callable[[int], None], device: str) -> float:
-    """Seconds of one step of a training, which `steps` does anew for so many."""
-    steps(1)
+def _step_seconds(train: Callable[[int], None], device: str) -> float:
+    """Seconds of one step of a training; `train(steps)` trains for this many steps."""
+    train(1)
     if device == "cpu":
-        return _timed(lambda: steps(STEPS)) / STEPS
-    first = _timed(lambda: steps(RECORDED))
-    return max(0.0, _timed(lambda: steps(RECORDED + REPLAYED)) - first) / REPLAYED
+        return _seconds(lambda: train(TIMED_STEPS)) / TIMED_STEPS
+    captured = _seconds(lambda: train(CAPTURED_STEPS))
+    return max(0.0, _seconds(lambda: train(CAPTURED_STEPS + REPLAYED_STEPS)) - captured) / REPLAYED_STEPS
 
 
-def member_seconds(plan: Plan, context: RunContext, rows: int | None = None) -> tuple[float, float, int]:
-    """Seconds of a fine-tuning step and of scoring a row, and how many parameters are trained.
+class MemberTiming(NamedTuple):
+    """Seconds of a fine-tuning step and of scoring a row, and the number of trained parameters."""
 
-    So many rows are scored, some of them several times where there are fewer.
-    """
+    step_seconds: float
+    row_seconds: float
+    parameters: int
+
+
+class ClassifierTiming(NamedTuple):
+    """Seconds of a training step of the final classifier, and the number of its parameters."""
+
+    step_seconds: float
+    parameters: int
+
+
+def time_member(plan: Plan, context: RunContext, rows: int | None = None) -> MemberTiming:
+    """Measure a member: train a few steps, and score this many rows (some repeatedly, where there are fewer)."""
     model = plan.load_model(context.device)
-    questions = compile_task(model, plan.task, None, plan.recipe.wording)
-    question = questions.patterns[0]
-    pile = (
-        plan.unlabeled.select(np.arange(min(256, len(plan.unlabeled)))) if plan.unlabeled is not None else plan.labeled
+    prompts = compile_task(model, plan.task, None, plan.recipe.wording)
+    pattern = prompts.patterns[0]
+    max_length = min(plan.recipe.max_seq_length, model.max_length)
+    unlabeled = (
+        None if plan.unlabeled is None else plan.unlabeled.select(np.arange(min(TRAINING_ROWS, len(plan.unlabeled))))
     )
-    length = min(plan.recipe.max_seq_length, model.max_length)
-    given = plan.labeled if len(plan.labeled) else pile  # without labelled rows members train on the pile's
-    labels = np.zeros(len(given), dtype=np.int16) if given is pile else plan.labeled.labels
-    labeled = EncodedRows(question.template, questions.tokenize(model, given, 0, len(given)), length)
-    helpers = (
-        EncodedRows(question.template, questions.tokenize(model, pile, 0, len(pile)), length) if plan.with_lm else None
-    )
-    name = "finetune" if plan.with_lm else "finetune_without_lm"
+    scored = plan.labeled if unlabeled is None else unlabeled
+    labeled = plan.labeled if len(plan.labeled) else scored  # zero-shot members are trained on unlabelled rows
+    labels = plan.labeled.labels if len(plan.labeled) else np.zeros(len(labeled), dtype=np.int16)
 
-    def steps(count: int) -> None:
-        settings = _short(plan.recipe, name, count).member_settings(plan.with_lm)
+    def encode(rows: Rows) -> EncodedRows:
+        return EncodedRows(pattern.template, prompts.tokenize(model, rows, 0, len(rows)), max_length)
+
+    encoded, helpers = encode(labeled), encode(scored) if plan.with_lm else None
+
+    def train(steps: int) -> None:
+        settings = _with_steps(plan.recipe.member_settings(plan.with_lm), steps)
         setup = TrainingSetup(settings, seed_everything(0), context.accelerator, balance=plan.recipe.balance)
-        finetune(model, question.words[0], labeled, labels, helpers, setup)
+        finetune(model, pattern.words[0], encoded, labels, helpers, setup)
 
-    step = _a_step(steps, context.device)
-    few = pile.select(np.resize(np.arange(len(pile)), rows or ROWS[context.device]))
-    list(score_rows(model, questions.for_pair(0), few.select(np.arange(min(len(few), 8))), length))  # sets libraries up
-    row = _timed(lambda: list(score_rows(model, questions.for_pair(0), few, length))) / len(few)
-    return step, row, model.model.num_parameters(only_trainable=True)
+    step_seconds = _step_seconds(train, context.device)
+    sample = scored.select(np.resize(np.arange(len(scored)), rows or TIMED_ROWS[context.device]))
+    pair = prompts.for_pair(0)
+    list(score_rows(model, pair, sample.select(np.arange(min(len(sample), 8))), max_length))  # initialises libraries
+    row_seconds = _seconds(lambda: list(score_rows(model, pair, sample, max_length))) / len(sample)
+    return MemberTiming(step_seconds, row_seconds, model.model.num_parameters(only_trainable=True))
 
 
-def classifier_seconds(plan: Plan, context: RunContext, rows: Rows) -> tuple[float, int]:
-    """Seconds of a step of the final classifier, and its parameters."""
+def time_classifier(plan: Plan, context: RunContext, rows: Rows) -> ClassifierTiming:
+    """Measure the final classifier: train a few steps on some of these rows."""
     classifier = new_classifier(plan.student, plan.task, plan.recipe, context.device)
-    few = rows.select(np.arange(min(256, len(rows))))
-    encoded = classifier.encode(few)
-    targets = np.full((len(few), len(plan.task.labels)), 1 / len(plan.task.labels), dtype=np.float32)
+    sample = rows.select(np.arange(min(TRAINING_ROWS, len(rows))))
+    encoded = classifier.encode(sample)
+    targets = np.full((len(sample), len(plan.task.labels)), 1 / len(plan.task.labels), dtype=np.float32)
 
-    def steps(count: int) -> None:
-        settings = _short(plan.recipe, "distill", count).distill
+    def train(steps: int) -> None:
+        settings = _with_steps(plan.recipe.distill, steps)
         distill(classifier, encoded, targets, TrainingSetup(settings, seed_everything(0), context.accelerator))
 
-    return _a_step(steps, context.device), classifier.model.num_parameters()
+    return ClassifierTiming(_step_seconds(train, context.device), classifier.model.num_parameters())

@@ -52,8 +52,8 @@ def train_generations(
         )
     run.context.log(f"iPET: {len(indices) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
     specs = first_generation(plan, keep_weights and not indices)
-    teachers = [_choose_teachers(plan, len(specs), index) for index in indices]  # before anything is trained
-    scoring = [_members_to_score(of_generation) for of_generation in teachers]
+    teachers = [choose_generation_teachers(plan, len(specs), index) for index in indices]  # before anything is trained
+    scoring = [members_to_score(of_generation) for of_generation in teachers]
     scoring.append(set(range(len(specs))))  # the last generation's scores are the soft labels
     if zero_shot:
         members = untrained_members(run)
@@ -78,7 +78,7 @@ def train_generations(
     return members, generations
 
 
-def _choose_teachers(plan: Plan, members: int, index: int) -> Teachers:
+def choose_generation_teachers(plan: Plan, members: int, index: int) -> Teachers:
     """The teachers of each member of a generation."""
     return [
         choose_teachers(
@@ -88,7 +88,7 @@ def _choose_teachers(plan: Plan, members: int, index: int) -> Teachers:
     ]
 
 
-def _members_to_score(teachers: Teachers) -> set[int]:
+def members_to_score(teachers: Teachers) -> set[int]:
     """The members that must score the unlabelled rows, since they teach the next generation."""
     return {int(teacher) for of_member in teachers for teacher in of_member}
 
@@ -106,7 +106,7 @@ def _select_rows(
             f"There are {len(plan.unlabeled):,} unlabelled rows, too few for generation {index}: its training sets are "
             "smaller, with the labels in the same ratio."
         )
-    scores = {teacher: members[teacher].unlabeled_scores() for teacher in _members_to_score(teachers)}
+    scores = {teacher: members[teacher].unlabeled_scores() for teacher in members_to_score(teachers)}
     weights = [pair_weights[member.pair] for member in members]
     by_untrained = len(plan.labeled) == 0 and index == 1  # the teachers are the untrained pairs
     selections = []

@@ -14,7 +14,7 @@ from clozify.config.recipe import Mixtext, Uda
 from clozify.methods.mixtext import layers_to_mix, mixtext
 from clozify.methods.uda import uda
 from clozify.models.classifier import Classifier
-from clozify.pipeline.augmentation import Augmented, augmented
+from clozify.pipeline.augmentation import Augmented, augment
 from clozify.pipeline.final_classifier import train_classifier
 from clozify.pipeline.run import Run
 from clozify.runs.metrics import ClassifierMetrics, TriedSteps
@@ -57,7 +57,7 @@ class SemiSupervised:
             classifier,
             classifier.encode(plan.labeled),
             plan.labeled.labels,
-            classifier.encode(self.augmented.pile),
+            classifier.encode(self.augmented.unlabeled),
             [classifier.encode(version) for version in self.augmented.versions],
             setup,
         )
@@ -67,10 +67,9 @@ def train_semi_supervised(run: Run) -> ClassifierMetrics:
     """Train UDA or MixText; the metrics name the augmentation and, where steps were tried, how they were chosen."""
     plan, context = run.plan, run.context
     settings: Uda | Mixtext = getattr(plan.recipe, plan.method)
-    texts = augmented(run)
-    context.log(
-        f"augmented text: {texts.how}; {len(texts.pile):,} unlabelled rows, {len(texts.versions)} versions of each"
-    )
+    texts = augment(run)
+    size = f"{len(texts.unlabeled):,} unlabelled rows, {len(texts.versions)} versions of each"
+    context.log(f"augmented text: {texts.description}; {size}")
     details: dict[str, Any] = {"steps": settings.steps(len(plan.labeled))}
     if settings.steps_to_try:
         metric, tried = plan.task.metric.replace("-", "_"), {}
@@ -92,9 +91,9 @@ def train_semi_supervised(run: Run) -> ClassifierMetrics:
         config = AutoConfig.from_pretrained(run.folder.path / "classifier", local_files_only=True)
         details["layers"] = layers_to_mix(settings.mix_layers, config.num_hidden_layers)
     details |= {
-        "augmentation": texts.how,
+        "augmentation": texts.description,
         "augmentation_seconds": texts.seconds,
         "versions": len(texts.versions),
-        "unlabeled_rows": len(texts.pile),
+        "unlabeled_rows": len(texts.unlabeled),
     }
     return metrics.model_copy(update=details)

@@ -140,7 +140,7 @@ class _Estimate:
 
     def _timing(self, experiment: Experiment, data: TaskData, job: str) -> Any:
         """Measured seconds of a step (and of scoring a row), and the number of parameters."""
-        from clozify.pipeline.cost import classifier_seconds, member_seconds
+        from clozify.pipeline.cost import time_classifier, time_member
 
         recipe = self.runner.experiment_recipe(experiment)
         key = (experiment.task, job, recipe.language_modeling if job == "member" else None)
@@ -149,7 +149,7 @@ class _Estimate:
             assert plan.unlabeled is not None
             context = RunContext("cuda" if torch.cuda.is_available() else "cpu")
             self._timings[key] = (
-                member_seconds(plan, context) if job == "member" else classifier_seconds(plan, context, plan.unlabeled)
+                time_member(plan, context) if job == "member" else time_classifier(plan, context, plan.unlabeled)
             )
         return self._timings[key]
 

@@ -13,7 +13,7 @@ from clozify.data.rows import read_rows
 from clozify.errors import ClozifyError
 from clozify.methods.backtranslation import Translator, backtranslate
 from clozify.methods.rewriting import Vocabulary, rewrite
-from clozify.pipeline.augmentation import augmented, maker, read_paraphrases
+from clozify.pipeline.augmentation import join_paraphrases, make_augmenter, read_paraphrases
 from tests.tiny import byte_bpe
 
 TEXTS = ["A game for children, a GAME!", "", "日本 mail 🙂 server", "x", "utility for analysis of data. " * 20]
@@ -140,53 +140,59 @@ def plan(tmp_path):
     return make
 
 
+def join(plan):
+    return join_paraphrases(plan, plan.paraphrases, plan)
+
+
 def said(found):
-    return list(zip(found.pile.texts("text"), *(version.texts("text") for version in found.versions), strict=True))
+    return list(zip(found.unlabeled.texts("text"), *(version.texts("text") for version in found.versions), strict=True))
 
 
 def test_paraphrases_by_order_follow_the_pile_s_file_also_where_rows_were_taken_out(plan):
     """Counted among the rows that are left, every paraphrase would belong to its neighbour."""
     other = {"title": "t", "text": [f"other {n}" for n in range(10)] + [f"third {n}" for n in range(10)]}
-    found = augmented(plan(other), None)
+    found = join(plan(other))
     assert said(found) == [(f"row {n}", f"other {n}", f"third {n}") for n in range(1, 10)]
-    assert "other.csv" in found.how
+    assert "other.csv" in found.description
 
 
 def test_paraphrases_by_id_may_be_several_a_row_and_lack_rows(plan):
     other = {"key": ["d", "b", "d", "zz"], "title": "t", "text": ["D", "B", "D2", "-"]}
     given = plan(other, 'id = "key"\n')
-    assert said(augmented(given, None)) == [("row 1", "B", "B"), ("row 3", "D", "D2")]
-    assert given.warnings == ["7 rows of the pile have no paraphrase and are left out."]
+    assert said(join(given)) == [("row 1", "B", "B"), ("row 3", "D", "D2")]
+    assert given.warnings == ["7 unlabelled rows have no paraphrase and are left out."]
     numbered = {"id": [5, 2], "title": "t", "text": ["F", "C"]}  # the row's number in the file, from 0
-    assert said(augmented(plan(numbered), None)) == [("row 2", "C"), ("row 5", "F")]
+    assert said(join(plan(numbered))) == [("row 2", "C"), ("row 5", "F")]
 
 
 def test_half_of_the_pile_is_used_where_the_paper_halves_it(plan):
     other = {"title": "t", "text": [f"other {n}" for n in range(10)]}
-    found = said(augmented(plan(other, share=0.5), None))
+    found = said(join(plan(other, share=0.5)))
     assert len(found) == 4
     assert all(new == f"other {old[4:]}" for old, new in found)
-    assert found == said(augmented(plan(other, share=0.5), None))
+    assert found == said(join(plan(other, share=0.5)))
 
 
 @pytest.mark.parametrize(
     ("other", "task_id", "part"),
     [
         ({"title": "t", "text": ["a"] * 9}, "", "has 9 paraphrases for 10 rows"),
-        ({"key": ["y", "z"], "title": "t", "text": ["a", "b"]}, 'id = "key"\n', "No row of the pile has a paraphrase"),
+        ({"key": ["y", "z"], "title": "t", "text": ["a", "b"]}, 'id = "key"\n', "No unlabelled row has a paraphrase"),
         ({"title": "", "text": ["a"] * 4 + [""] + ["a"] * 5}, "", "The paraphrase in row 5 of .* is empty"),
         ({"title": "t", "txt": ["a"] * 10, "more": 1}, "", "lacks the column 'text'"),
     ],
 )
 def test_paraphrases_that_do_not_fit_are_one_sentence(plan, other, task_id, part):
     with pytest.raises(ClozifyError, match=part) as error:
-        augmented(plan(other, task_id), None)
+        join(plan(other, task_id))
     assert len(error.value.problems) == 1
 
 
 def test_every_way_has_a_name_for_the_result(plan):
     given = plan({"title": "t", "text": ["a"] * 10})
-    given.model, given.model_key = "builtin", lambda name: name
-    assert "'Helsinki-NLP/opus-mt-en-ru' and 'Helsinki-NLP/opus-mt-ru-en'" in maker(given)[0]
+    given.model = "builtin"
+    assert "'Helsinki-NLP/opus-mt-en-ru' and 'Helsinki-NLP/opus-mt-ru-en'" in make_augmenter(given, "cpu").description
     given.recipe = load_recipe("quick")
-    assert maker(given)[0] == "rewriting 15% of the tokens by the masked language model 'builtin'"
+    assert (
+        make_augmenter(given, "cpu").description == "rewriting 15% of the tokens by the masked language model 'builtin'"
+    )

@@ -4,7 +4,7 @@ import pytest
 
 from clozify.errors import RunError
 from clozify.executors.devices import parse_at_once
-from clozify.pipeline.concurrency import Measured, _longest, fitting
+from clozify.pipeline.concurrency import MemoryUse, _longest_rows, fit_models
 
 GIB = 1 << 30
 
@@ -12,34 +12,34 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("measured", "models", "count", "reason"),
     [
-        (Measured("cuda", 12 * GIB, 24 * GIB, 16), 12, 1, "the memory"),  # two would leave nothing to the run itself
-        (Measured("cuda", 4 * GIB, 24 * GIB, 16), 12, 4, "the memory"),
-        (Measured("cuda", 4 * GIB, 140 * GIB, 16), 12, 8, "the most that pays"),
-        (Measured("cuda", 4 * GIB, 140 * GIB, 16), 3, 3, "the number of models"),
-        (Measured("cuda", 4 * GIB, 140 * GIB, 2), 12, 2, "the number of threads, 2"),
-        (Measured("cpu", 1 * GIB, 64 * GIB, 16), 12, 4, "the number of threads, 16"),
-        (Measured("cpu", 1 * GIB, 64 * GIB, 2), 12, 1, "the number of threads, 2"),
-        (Measured("cpu", 8 * GIB, 20 * GIB, 64), 12, 1, "the memory"),
-        (Measured("cpu", 30 * GIB, 20 * GIB, 64), 12, 1, "the memory"),  # one at a time is always tried
+        (MemoryUse("cuda", 12 * GIB, 24 * GIB, 16), 12, 1, "the memory"),  # two would leave nothing to the run itself
+        (MemoryUse("cuda", 4 * GIB, 24 * GIB, 16), 12, 4, "the memory"),
+        (MemoryUse("cuda", 4 * GIB, 140 * GIB, 16), 12, 8, "the largest number that is worth it"),
+        (MemoryUse("cuda", 4 * GIB, 140 * GIB, 16), 3, 3, "the number of models"),
+        (MemoryUse("cuda", 4 * GIB, 140 * GIB, 2), 12, 2, "the number of threads, 2"),
+        (MemoryUse("cpu", 1 * GIB, 64 * GIB, 16), 12, 4, "the number of threads, 16"),
+        (MemoryUse("cpu", 1 * GIB, 64 * GIB, 2), 12, 1, "the number of threads, 2"),
+        (MemoryUse("cpu", 8 * GIB, 20 * GIB, 64), 12, 1, "the memory"),
+        (MemoryUse("cpu", 30 * GIB, 20 * GIB, 64), 12, 1, "the memory"),  # one at a time is always tried
     ],
 )
 def test_memory_threads_and_models_decide_how_many_are_trained_at_a_time(measured, models, count, reason):
     """One too many, and all of them run out of memory in the middle of the night."""
-    found, why = fitting(measured, models)
+    found, why = fit_models(measured, models)
     assert found == count
-    assert why.endswith(f"what decides is {reason}")
+    assert why.endswith(f"the limit is {reason}")
     assert why.startswith(f"at once: {count} on each {'GPU' if measured.device == 'cuda' else 'machine'}; one takes ")
-    assert f"{measured.need / GIB:.1f} of {measured.free / GIB:.1f} GiB" in why
+    assert f"{measured.peak / GIB:.1f} of {measured.free / GIB:.1f} GiB" in why
 
 
 def test_the_longest_rows_are_measured(rows):
     """A trial of short rows finds room that the long ones take later."""
-    assert _longest(rows).texts("text")[2].startswith("utility")
+    assert _longest_rows(rows).texts("text")[2].startswith("utility")
     from clozify.pipeline import concurrency as room
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "LONGEST", 1)
-        assert _longest(rows).texts("text")[0].startswith("utility")
+        patch.setattr(room, "TRIAL_ROWS", 1)
+        assert _longest_rows(rows).texts("text")[0].startswith("utility")
 
 
 def test_a_number_or_auto_is_taken_and_nothing_else():

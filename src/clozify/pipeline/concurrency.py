@@ -101,7 +101,9 @@ class Trial:
         if plan.method != "supervised":
             rows = -(-TOKENS_PER_BATCH[context.device] // plan.recipe.max_seq_length)  # that fill a batch
             time_member(trial_plan, context, rows)
-        time_classifier(trial_plan, context, trial_plan.labeled if plan.unlabeled is None else trial_plan.unlabeled)
+        time_classifier(
+            trial_plan, context, trial_plan.labeled if trial_plan.unlabeled is None else trial_plan.unlabeled
+        )
         return JobResult("measured", _measure_memory(context.device))
 
 

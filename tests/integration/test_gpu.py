@@ -16,76 +16,74 @@ import pytest
 import torch
 from torch import nn
 
+from clozify.config.task import Task, load_task
+from clozify.data.rows import read_rows
 from clozify.gpu import fallback
 from clozify.gpu.cuda_graphs import CudaGraphRunner
 from clozify.gpu.features import FEATURES, without
 from clozify.gpu.fused_linear import fused_linear_layers
+from clozify.models.loading import BUILTIN
 from clozify.pipeline.train import train
 
 pytestmark = pytest.mark.gpu
 
-TASK = """
-name = "stars"
-fields = ["text"]
-patterns = ["It was {mask}. {text}", "Just {mask}! || {text}"]
-[labels]
-1 = "bad"
-2 = "great"
-"""
 SETTINGS = [
     "repetitions=1",
-    "finetune.max_steps=30",
-    "finetune.learning_rate=1e-4",
-    "distill.max_steps=30",
-    "distill.learning_rate=1e-4",
-    "max_seq_length=40",
+    "finetune.max_steps=10",
+    "finetune.gradient_accumulation_steps=1",
+    "finetune.learning_rate=5e-5",
+    "distill.max_steps=10",
+    "distill.gradient_accumulation_steps=1",
+    "distill.learning_rate=2e-4",
+    "max_seq_length=32",
 ]
-MAX_ERROR = 0.05  # |difference| / |scores|; bf16 alone makes 0.01 (on a CPU, against float32)
+# Largest |difference| / |scores| between two runs. With these settings, against float32 on a CPU, bf16 differs by 0.013
+# (members), 0.012 (labels) and 0.16 (classifiers); a learning rate that is 30% too low by 0.15, 0.20 and 0.42.
+MAX_ERRORS = {"members": 0.05, "labels": 0.05, "classifiers": 0.3}
+Scores = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_folder):
-    """A task, its rows, and a tiny model without dropout, whose masks would differ between implementations."""
+def folder(tmp_path_factory):
+    """A folder with the built-in model without dropout, whose masks would differ between implementations."""
     path = tmp_path_factory.mktemp("gpu")
-    (path / "task.toml").write_text(TASK)
-    words = ["a fine game", "a slow tool", "mail for all", "fonts and more", "the music player", "data base"]
-    rows = [(1 + n % 2, " and ".join([words[n % 6]] * (1 + n % 4)) + f" number {n}") for n in range(100)]
-    frame = pd.DataFrame(rows, columns=["label", "text"])
-    frame[:10].to_csv(path / "labeled.csv", index=False)
-    frame[["text"]][10:60].to_csv(path / "unlabeled.csv", index=False)
-    frame[60:].to_csv(path / "test.csv", index=False)
-    shutil.copytree(tiny_folder("bert"), path / "model")
+    shutil.copytree(BUILTIN, path / "model")
     config = json.loads((path / "model" / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (path / "model" / "config.json").write_text(json.dumps(config))
     return path
 
 
-def scores(run: Path) -> dict[str, np.ndarray]:
-    """Every array of scores in a run's folder, and its soft labels."""
-    arrays = {path.parent.parent.name + "/" + path.name: [] for path in run.rglob("*.npy")}
-    for path in sorted(run.rglob("*.npy")):  # members' folders are named by keys, which settings change
-        arrays[path.parent.parent.name + "/" + path.name].append(np.load(path))
+def run_scores(run: Path) -> Scores:
+    """A run's soft labels, and the mean of its members' and of its classifiers' scores."""
+    arrays: dict[str, list[np.ndarray]] = {}
+    for path in run.rglob("*.npy"):  # <members or classifiers>/<key>/<rows>.npy; the key depends on the settings
+        arrays.setdefault(f"{path.parent.parent.name}/{path.name}", []).append(np.load(path))
     labels = pd.read_parquet(run / "labels.parquet")
     probabilities = labels[[name for name in labels if name.startswith("probability_")]].to_numpy()
-    summed = {name: np.sum(np.stack(values).astype(np.float64), axis=0) for name, values in arrays.items()}
-    return summed | {"labels": probabilities}
+    return {name: np.mean(values, axis=0, dtype=np.float64) for name, values in arrays.items()} | {
+        "labels": probabilities
+    }
 
 
-def run_pet(folder: Path, name: str, *settings: str, devices: str = "auto") -> dict[str, np.ndarray]:
-    """The scores of a whole run: members, soft labels, classifier."""
+def run_pet(folder: Path, name: str, *settings: str, devices: str = "auto", model: str | None = None) -> Scores:
+    """Run PET with two patterns of the sample task, and return its scores."""
+    task = load_task("debian")
+    task = Task.model_validate(task.model_dump() | {"patterns": task.patterns[:2]})
+    sizes = {"labeled": 21, "unlabeled": 24, "test": 24}
+    rows = {part: read_rows(f"builtin:{part}", task).select(np.arange(size)) for part, size in sizes.items()}
     train(
-        folder / "task.toml",
-        folder / "labeled.csv",
+        task,
+        rows["labeled"],
         folder / name,
         devices=devices,
         at_once=1,
-        unlabeled=folder / "unlabeled.csv",
-        test=folder / "test.csv",
-        model=str(folder / "model"),
+        unlabeled=rows["unlabeled"],
+        test=rows["test"],
+        model=model or str(folder / "model"),
         settings=[*SETTINGS, *settings],
     )
-    return scores(folder / name)
+    return run_scores(folder / name)
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +91,18 @@ def reference(folder):
     return run_pet(folder, "reference")
 
 
-def relative_errors(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
+def relative_errors(actual: Scores, expected: Scores) -> dict[str, float]:
+    """|difference| / |scores| of each array."""
     assert actual.keys() == expected.keys()
     return {
         name: float(np.linalg.norm(array - expected[name]) / np.linalg.norm(expected[name]))
         for name, array in actual.items()
     }
+
+
+def too_large(errors: dict[str, float]) -> dict[str, float]:
+    """The errors above their limits."""
+    return {name: error for name, error in errors.items() if error > MAX_ERRORS[name.split("/")[0]]}
 
 
 @pytest.fixture
@@ -115,9 +119,11 @@ def captures(monkeypatch):
     return counted
 
 
-def test_training_changes_the_scores_that_the_other_tests_compare(folder, reference):
-    untrained = run_pet(folder, "untrained", "finetune.max_steps=0", "distill.max_steps=0")
-    assert max(relative_errors(untrained, reference).values()) > 5 * MAX_ERROR
+def test_the_limits_reveal_a_learning_rate_that_is_too_low(folder, reference):
+    """Otherwise the comparisons below would show nothing."""
+    slow = run_pet(folder, "slow", "finetune.learning_rate=3.5e-5", "distill.learning_rate=1.4e-4")
+    errors = relative_errors(slow, reference)
+    assert too_large(errors) == errors
 
 
 @pytest.mark.parametrize("feature", sorted(FEATURES))
@@ -125,7 +131,7 @@ def test_a_run_without_a_feature_gives_the_same_scores(folder, reference, captur
     with without(feature):
         actual = run_pet(folder, f"without-{feature}")
     errors = relative_errors(actual, reference)
-    assert max(errors.values()) < MAX_ERROR, errors
+    assert not too_large(errors), errors
     assert bool(captures) == (feature != "cuda_graphs")
 
 
@@ -136,14 +142,11 @@ def test_graphs_replay_exactly_what_eager_steps_compute(folder, reference):
     assert max(errors.values()) < 1e-3, errors
 
 
-def test_dropout_is_the_same_in_graphs_and_in_eager_steps(folder, tiny_folder, tmp_path):
+def test_dropout_is_the_same_in_graphs_and_in_eager_steps(tmp_path):
     """A graph that repeats one dropout mask for ever trains a worse model."""
-    for file in ("task.toml", "labeled.csv", "unlabeled.csv", "test.csv"):
-        shutil.copy(folder / file, tmp_path)
-    shutil.copytree(tiny_folder("bert"), tmp_path / "model")
-    graphs = run_pet(tmp_path, "graphs")
+    graphs = run_pet(tmp_path, "graphs", model="builtin")
     with without("cuda_graphs"):
-        errors = relative_errors(run_pet(tmp_path, "eager"), graphs)
+        errors = relative_errors(run_pet(tmp_path, "eager", model="builtin"), graphs)
     assert max(errors.values()) < 1e-3, errors
 
 
@@ -151,7 +154,7 @@ def test_custom_kernels_and_plain_pytorch_give_the_same_run(folder, reference, c
     actual = run_pet(folder, "torch", "kernels=torch")
     assert not captures
     errors = relative_errors(actual, reference)
-    assert max(errors.values()) < MAX_ERROR, errors
+    assert not too_large(errors), errors
     assert (actual["labels"].argmax(axis=1) == reference["labels"].argmax(axis=1)).mean() >= 0.9
     accuracies = [
         json.loads((folder / name / "metrics.json").read_text())["classifier"]["accuracy"]
@@ -186,7 +189,7 @@ def test_a_run_whose_graphs_cannot_be_captured_goes_on_eagerly_and_warns_once(fo
     messages = [str(warning.message) for warning in caught if "CUDA graphs" in str(warning.message)]
     assert len(messages) == 1, messages
     assert "no graphs today" in messages[0]
-    assert max(errors.values()) < MAX_ERROR, errors
+    assert not too_large(errors), errors
 
 
 def test_the_layernorm_kernels_match_pytorch():

@@ -153,9 +153,9 @@ def show_words(console: Console, report: FindWordsReport) -> None:
         line = Text()
         for word in words:
             line.append(", " if line else "")
-            line.append(word.word, style="bold" if word.given else "cyan")
+            line.append(word.word, style="bold" if word.is_seed else "cyan")
             score = "" if word.score is None else f" {100 * word.score:.0f}"
-            line.append(score + (" (from the task file)" if word.given else ""), style="dim")
+            line.append(score + (" (from the task file)" if word.is_seed else ""), style="dim")
         table.add_row(Text(label), line)
     console.print(table)
     console.print(

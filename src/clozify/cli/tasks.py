@@ -155,7 +155,7 @@ def find_words(
         column_mapping=column_mapping,
     )
     if as_json:
-        print_json(report.model_dump())
+        print_json(report.model_dump(by_alias=True))
     else:
         show_words(Console(), report)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, Verbalizer, load_task
@@ -43,7 +43,7 @@ class LabelWord(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     word: str
-    given: bool  # one of the seed words
+    is_seed: bool = Field(serialization_alias="given")
     rho: float
     score: float | None
 
@@ -193,7 +193,7 @@ class _Search:
             name: [
                 LabelWord(
                     word=words[index],
-                    given=index in self.seed_indices.get(label, []),
+                    is_seed=index in self.seed_indices.get(label, []),
                     rho=float(result.rho[label, index]),
                     score=None if name in without_rows else float(result.scores[label, index]),
                 )

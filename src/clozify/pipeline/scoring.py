@@ -13,7 +13,7 @@ from clozify.models.task_prompts import TaskPrompts
 from clozify.pipeline.token_cache import evaluation_tokens, unlabeled_tokens
 from clozify.runs.records import TEST_SCORES, UNLABELED_SCORES
 from clozify.runs.worker import Worker
-from clozify.utils.npy import cast_scores, npy_writer
+from clozify.utils.npy import cast_scores, create_npy
 
 
 def score_data_set(
@@ -33,11 +33,12 @@ def write_unlabeled_scores(
     plan, dtype = worker.plan, worker.plan.recipe.scores_dtype
     assert plan.unlabeled is not None
     tokens = unlabeled_tokens(worker)
-    with npy_writer(folder / UNLABELED_SCORES, dtype, len(plan.task.labels)) as append:
-        for _, scores in score_rows(
-            worker.model, prompts, plan.unlabeled, plan.recipe.max_seq_length, span=span, tokens=tokens
-        ):
-            append(cast_scores(scores[0], dtype))
+    first, last = span or (0, len(plan.unlabeled))
+    stored = create_npy(folder / UNLABELED_SCORES, dtype, (last - first, len(plan.task.labels)))
+    for start, scores in score_rows(
+        worker.model, prompts, plan.unlabeled, plan.recipe.max_seq_length, span=span, tokens=tokens
+    ):
+        stored[start - first : start - first + scores.shape[1]] = cast_scores(scores[0], dtype)
 
 
 def write_scores(worker: Worker, prompts: TaskPrompts, folder: Path, score_unlabeled: bool) -> None:

@@ -13,13 +13,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import write_unlabeled_scores
 from clozify.runs.jobs import JobResult
 from clozify.runs.keys import hash_key
 from clozify.runs.records import UNLABELED_SCORES
 from clozify.runs.worker import Worker
-from clozify.utils.npy import npy_writer, open_npy
+from clozify.utils.npy import create_npy, open_npy
 
 WEIGHTS = "weights.safetensors"
 
@@ -119,9 +121,10 @@ class ShardedScoring:
         record["seconds"] += sum(json.loads((path / "shard.json").read_text())["seconds"] for path in paths)
         with folder.writing("members", key) as tmp_path:
             shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-            dtype, labels = plan.recipe.scores_dtype, len(plan.task.labels)
-            with npy_writer(tmp_path / UNLABELED_SCORES, dtype, labels) as append:
-                for path in paths:
-                    append(open_npy(path / UNLABELED_SCORES))
+            assert plan.unlabeled is not None
+            shape = len(plan.unlabeled), len(plan.task.labels)
+            stored = create_npy(tmp_path / UNLABELED_SCORES, plan.recipe.scores_dtype, shape)
+            np.concatenate([open_npy(path / UNLABELED_SCORES) for path in paths], out=stored)
+            del stored  # closes the file before it is moved
             (tmp_path / "member.json").write_text(json.dumps(record, indent=2))
         folder.remove(f"weights/{key}", f"trained/{key}", *[f"shards/{shard.key}" for shard in shards])

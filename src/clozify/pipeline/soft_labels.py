@@ -21,7 +21,7 @@ from clozify.runs.folder import RunFolder
 from clozify.runs.keys import job_key
 from clozify.runs.records import Member
 from clozify.utils.atomic import atomic_write
-from clozify.utils.npy import npy_writer, open_npy
+from clozify.utils.npy import create_npy, open_npy
 
 ROW_GROUP = 131_072  # rows of a row group of labels.parquet
 
@@ -53,17 +53,18 @@ def write_soft_labels(run: Run, members: Sequence[Member], weights: Sequence[flo
     with (
         atomic_write(folder.path / "labels.parquet") as tmp_table,
         folder.writing("soft", key) as tmp_folder,
-        npy_writer(tmp_folder / "soft.npy", np.float32, len(plan.task.labels)) as append,
     ):
+        stored = create_npy(tmp_folder / "soft.npy", np.float32, (len(plan.unlabeled), len(plan.task.labels)))
         for start, scores in ensemble.chunks(ROW_GROUP):
             soft = soft_labels(scores, temperature)  # (rows, labels)
-            append(soft)
+            stored[start : start + len(soft)] = soft
             digest.update(soft.tobytes())
             table = _label_table(plan.unlabeled, start, soft)
             writer = writer or pq.ParquetWriter(tmp_table, table.schema)
             writer.write_table(table)
         assert writer is not None  # there are unlabelled rows
         writer.close()
+        del stored  # closes the file before it is moved
     return SoftLabels(key, digest.hexdigest())
 
 

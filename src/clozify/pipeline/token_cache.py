@@ -19,7 +19,7 @@ from clozify.prompts.tokenizer import PromptTokenizer, RaggedTokens
 from clozify.runs.folder import CACHE_KINDS, RunFolder
 from clozify.runs.keys import job_key, model_key
 from clozify.runs.worker import Worker
-from clozify.utils.npy import npy_writer, open_npy
+from clozify.utils.npy import create_npy, npy_writer, open_npy
 
 IN_MEMORY = 100_000  # rows; the tokens of more are on the disk
 
@@ -86,17 +86,13 @@ def _load_or_write(worker: Worker, tokenizer: PromptTokenizer, model: str, field
 
 
 def _write(rows: Rows, tokenizer: PromptTokenizer, field: FieldInContext, folder: Path) -> None:
-    with (
-        npy_writer(folder / "ids.npy", np.int32) as add_ids,
-        npy_writer(folder / "starts.npy", np.int64) as add_offsets,
-    ):
-        total = np.zeros(1, dtype=np.int64)
-        add_offsets(total)
+    """Write the ids and offsets of a field's `RaggedTokens`, a chunk of rows at a time."""
+    offsets = create_npy(folder / "starts.npy", np.int64, (len(rows) + 1,))  # the first is 0
+    with npy_writer(folder / "ids.npy", np.int32) as append_ids:
         for start, stop in rows.chunks():
             tokens = field.tokenize(tokenizer, rows.texts(field.slot.field, start, stop))
-            add_ids(tokens.ids)
-            add_offsets(total + tokens.offsets[1:])
-            total += tokens.offsets[-1]
+            append_ids(tokens.ids)
+            offsets[start + 1 : stop + 1] = offsets[start] + tokens.offsets[1:]
 
 
 def remove_caches(folder: RunFolder) -> None:

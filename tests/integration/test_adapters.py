@@ -45,8 +45,8 @@ def test_members_are_small_and_predict_as_they_scored(run, files):
     assert len({score.tobytes() for score in scores}) == 4
     assert np.array_equal(again[0], again[1])
     assert float((again[0].argmax(axis=1) == rows.labels).mean()) == metrics["ensemble"]["accuracy"]
-    assert len(finished._bases) == 1  # one copy of the weights for all
-    (base,) = finished._bases.values()
+    assert len(finished._base_models) == 1  # one copy of the weights for all
+    (base,) = finished._base_models.values()
     assert set(base.model.peft_config) == {member.name for member in members}
     for member in members:
         base.use_adapter(member / "model", member.name)
@@ -95,18 +95,19 @@ def test_every_member_starts_from_the_pretrained_answers_and_its_own_seed(files,
 
 def test_development_rows_choose_among_adapters_too(run, files, monkeypatch):
     """The first of three looks is said to be the best: the member scores as it did then."""
-    from clozify.pipeline import members
-    from clozify.runs import plan
+    from clozify.pipeline import members, scoring
+    from clozify.runs import worker
 
     scored, looks = [], []
-    score, basic_metrics = members._scored, plan.basic_metrics
+    score, basic_metrics = scoring.score_data_set, worker.basic_metrics
 
     def falling(*given):
         looks.append(given)
         return basic_metrics(*given).model_copy(update={"accuracy": -len(looks)})
 
-    monkeypatch.setattr(plan, "basic_metrics", falling)
-    monkeypatch.setattr(members, "_scored", lambda *given: scored.append(score(*given)) or scored[-1])
+    monkeypatch.setattr(worker, "basic_metrics", falling)
+    for module in (members, scoring):
+        monkeypatch.setattr(module, "score_data_set", lambda *given: scored.append(score(*given)) or scored[-1])
     run("run", unlabeled=None, dev=files / "test.csv", settings=[*LORA, "dev.every=2", "adapter.learning_rate=0.05"])
     count = len(list((files / "run" / "members").iterdir()))
     assert len(looks) == 3 * count
@@ -126,7 +127,7 @@ def test_a_model_that_was_changed_since_is_not_given_the_old_adapters(run, files
     FinishedRun(files / "run").probabilities(rows)
     config = folder / "config.json"
     config.write_text(config.read_text().replace("}", "\n}"))
-    with pytest.raises(RunError, match="not what it was"):
+    with pytest.raises(RunError, match="has changed since"):
         FinishedRun(files / "run").probabilities(rows)
 
 

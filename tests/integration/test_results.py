@@ -16,7 +16,7 @@ IPET = [*SETTINGS, "ipet.d=2", "ipet.enough=35", "ipet.teachers=0.5"]  # 10, 20,
 
 
 def untrained_predictions(folder, texts):
-    """Each pattern's predictions by Transformers alone, and how far the two labels' scores are apart: (2, rows) each."""
+    """Each pattern's predictions by Transformers alone, and the difference of the labels' scores: (2, rows) each."""
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     words = tokenizer.convert_tokens_to_ids(["bad", "great"])

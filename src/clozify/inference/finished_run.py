@@ -31,7 +31,7 @@ from clozify.models.lora import Base, base_of
 from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.runs.keys import model_key
 from clozify.runs.metrics import Metrics
-from clozify.runs.plan import with_labels
+from clozify.runs.plan import select_labeled
 from clozify.runs.records import EnsembleRecord
 from clozify.runs.stored_folder import local_copy
 from clozify.utils.progress import progress
@@ -146,7 +146,7 @@ class FinishedRun:
     ) -> EvaluationResult:
         """Measure the run on labelled rows; `labels` are for rows in memory that have no label column."""
         warnings: list[str] = []
-        rows = with_labels(load_rows(data, self.task, column_mapping, labels), warnings, "test")
+        rows = select_labeled(load_rows(data, self.task, column_mapping, labels), warnings, "test")
         evaluation = detailed_metrics(rows.labels, self.probabilities(rows), self.task.labels)
         return EvaluationResult(
             data=rows.source, rows=len(rows), warnings=warnings + rows.warnings, **evaluation.model_dump()

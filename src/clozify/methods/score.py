@@ -80,7 +80,7 @@ def score_rows(
             if tokens is None:
                 columns = prompts.tokenize(model, rows, start, stop)
             else:
-                columns = {field: of_field.slice(start, stop) for field, of_field in tokens.items()}
+                columns = {field: field_tokens.slice(start, stop) for field, field_tokens in tokens.items()}
             encoded = [EncodedRows(pattern.template, columns, max_length) for pattern in prompts.patterns]
             scores = np.zeros((len(pairs), stop - start, len(rows.task.labels)), dtype=np.float32)
             on_device: list[

@@ -171,7 +171,7 @@ def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) 
 def _best_dev_scores(paths: list[Path]) -> list[float]:
     """The best metric on the development rows of each repetition; empty where there is none of some repetition."""
     dev_scores = [json.loads((path / RECORD).read_text())["dev"] for path in paths]
-    return [max(of_one) for of_one in dev_scores] if all(dev_scores) else []
+    return [max(scores) for scores in dev_scores] if all(dev_scores) else []
 
 
 def _summarize(evaluations: list[Evaluation], kept: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from clozify.methods.verbalizer_search import WordScores, search_verbalizer
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
-from clozify.runs.plan import with_labels
+from clozify.runs.plan import select_labeled
 from clozify.utils.atomic import atomic_write, check_writable
 from clozify.utils.progress import progress
 
@@ -104,7 +104,7 @@ def find_words(
     warnings: list[str] = []
     breaks = [*loaded_task.line_breaks, *(["\\"] if loaded_recipe.backslashes_to_spaces else [])]
     row_task = loaded_task.with_changes(line_breaks=breaks)
-    rows = with_labels(_load_rows(labeled, row_task, column_mapping), warnings, "labelled")
+    rows = select_labeled(_load_rows(labeled, row_task, column_mapping), warnings, "labelled")
     if examples is not None:
         rows = few_shot(rows, examples, loaded_recipe.seed if loaded_recipe.selection == "random" else None)
     for label in _labels_without_rows(rows):

@@ -90,7 +90,7 @@ def choose_generation_teachers(plan: Plan, members: int, index: int) -> Teachers
 
 def members_to_score(teachers: Teachers) -> set[int]:
     """The members that must score the unlabelled rows, since they teach the next generation."""
-    return {int(teacher) for of_member in teachers for teacher in of_member}
+    return {int(teacher) for member_teachers in teachers for teacher in member_teachers}
 
 
 def _select_rows(
@@ -110,9 +110,9 @@ def _select_rows(
     weights = [pair_weights[member.pair] for member in members]
     by_untrained = len(plan.labeled) == 0 and index == 1  # the teachers are the untrained pairs
     selections = []
-    for member, of_member in enumerate(teachers):
+    for member, member_teachers in enumerate(teachers):
         rng = np.random.default_rng([plan.recipe.seed, index, member, 1])
-        selections.append(select_training_rows(scores, weights, counts, settings, of_member, rng, by_untrained))
+        selections.append(select_training_rows(scores, weights, counts, settings, member_teachers, rng, by_untrained))
     topped_up = np.max([selection.topped_up for selection in selections], axis=0)
     if topped_up.any():
         lacking = ", ".join(f"{label} {count:,}" for label, count in zip(labels, topped_up, strict=True) if count)

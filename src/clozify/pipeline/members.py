@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from clozify.config.recipe import Training
+from clozify.methods.ensemble import combine_scores
 from clozify.methods.finetune import finetune
-from clozify.metrics import BasicMetrics, detailed_metrics
+from clozify.metrics import BasicMetrics, Evaluation, detailed_metrics
 from clozify.models.lora import save_adapter
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import score_data_set, write_scores
@@ -213,6 +214,13 @@ def _finetune(worker: Worker, spec: MemberSpec, name: str) -> tuple[list[float],
     return losses, dev_scores, len(labels)
 
 
+def evaluate_ensemble(plan: Plan, members: Sequence[Member], weights: Sequence[float]) -> Evaluation:
+    """The ensemble's metrics on the test rows."""
+    assert plan.test is not None
+    scores = combine_scores([member.test_scores() for member in members], weights)  # (rows, labels)
+    return detailed_metrics(plan.test.labels, softmax(scores, axis=-1), plan.task.labels)
+
+
 def evaluate_members(plan: Plan, members: Sequence[Member]) -> MembersMetrics:
     """Each member's metrics on the test rows, each pair's mean over its seeds, and the worst and the best pair."""
     assert plan.test is not None
@@ -223,10 +231,10 @@ def evaluate_members(plan: Plan, members: Sequence[Member]) -> MembersMetrics:
         each.append(MemberMetrics(pair=pair, seed=member.seed, job=member.job, **evaluation.model_dump()))
     pairs = {}
     for pair in (pair.name for pair in plan.task.pairs):
-        of_pair = [member for member in each if member.pair == pair]
+        seeds = [member for member in each if member.pair == pair]
         pairs[pair] = BasicMetrics(
-            accuracy=float(np.mean([member.accuracy for member in of_pair])),
-            macro_f1=float(np.mean([member.macro_f1 for member in of_pair])),
+            accuracy=float(np.mean([member.accuracy for member in seeds])),
+            macro_f1=float(np.mean([member.macro_f1 for member in seeds])),
         )
     accuracies = [pair.accuracy for pair in pairs.values()]
     return MembersMetrics(

@@ -18,7 +18,7 @@ from clozify.models.cpu_precision import choose_precision
 from clozify.models.lora import check_adapter
 from clozify.pipeline.augmentation import read_paraphrases
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
-from clozify.runs.plan import Plan, no_rows, with_labels
+from clozify.runs.plan import Plan, empty_rows, select_labeled
 
 METHODS = ("pet", "ipet", "supervised", *SEMI_SUPERVISED)
 RowFile = str | Path | Rows  # a file, a folder, a data set of the hub, or rows that were read
@@ -58,8 +58,8 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         task = task.with_changes(line_breaks=[*task.line_breaks, "\\"])
     warnings: list[str] = []
     labeled = _read_labeled(inputs, task, recipe, warnings)
-    test = None if inputs.test is None else with_labels(inputs.read(inputs.test, task), warnings, "test")
-    dev = None if inputs.dev is None else with_labels(inputs.read(inputs.dev, task), warnings, "development")
+    test = None if inputs.test is None else select_labeled(inputs.read(inputs.test, task), warnings, "test")
+    dev = None if inputs.dev is None else select_labeled(inputs.read(inputs.dev, task), warnings, "development")
     unlabeled = None if inputs.unlabeled is None else inputs.read(inputs.unlabeled, task)
     if unlabeled is not None and not (inputs.allow_overlap or recipe.overlap):
         unlabeled = _remove_overlap(unlabeled, [rows for rows in (labeled, test, dev) if rows is not None], warnings)
@@ -108,8 +108,8 @@ def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:
 def _read_labeled(inputs: TrainInputs, task: Task, recipe: Recipe, warnings: list[str]) -> Rows:
     """T: the labelled rows, or the few of them that are asked for."""
     if inputs.labeled is None:
-        return no_rows(task)
-    labeled = with_labels(inputs.read(inputs.labeled, task), warnings, "labelled")
+        return empty_rows(task)
+    labeled = select_labeled(inputs.read(inputs.labeled, task), warnings, "labelled")
     if inputs.examples is not None:
         labeled = few_shot(labeled, inputs.examples, recipe.seed if recipe.selection == "random" else None)
     if len(labeled) == 0 and inputs.method != "ipet":

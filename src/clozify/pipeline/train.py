@@ -1,32 +1,25 @@
-"""Trains a classifier by PET, iPET or a baseline: the order of the steps of section 3, and the run's own files.
+"""Trains a classifier by PET, iPET or a baseline: the steps of section 3 of the paper, in their order.
 
 Every job's results are kept in the run's folder under a key of all that went into it; a job whose results are there is
-not run again.
+not run again, so a run that was stopped resumes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from scipy.special import softmax
-
-from clozify import __version__
 from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
-from clozify.methods.ensemble import combine_scores
-from clozify.metrics import Evaluation, detailed_metrics
 from clozify.pipeline.concurrency import fit_models_per_device
 from clozify.pipeline.final_classifier import Distillation, SupervisedTraining, train_classifier
 from clozify.pipeline.generations import train_generations
-from clozify.pipeline.members import evaluate_members, first_generation, train_members
+from clozify.pipeline.members import evaluate_ensemble, evaluate_members, first_generation, train_members
 from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.pipeline.run import Run
+from clozify.pipeline.run_files import describe_run, log_file, write_ensemble
 from clozify.pipeline.semi_supervised import train_semi_supervised
 from clozify.pipeline.soft_labels import write_soft_labels
 from clozify.pipeline.token_cache import remove_caches
@@ -34,10 +27,10 @@ from clozify.pipeline.untrained import evaluate_untrained, pair_weights
 from clozify.report.write import write_run_report
 from clozify.runs.context import RunContext, no_log
 from clozify.runs.folder import RunFolder
-from clozify.runs.keys import data_key, hash_key
+from clozify.runs.keys import hash_key
 from clozify.runs.metrics import Metrics, UntrainedMetrics
 from clozify.runs.plan import Plan
-from clozify.runs.records import ENSEMBLE_FILE, EnsembleMember, EnsembleRecord, Member
+from clozify.runs.records import ENSEMBLE_FILE
 from clozify.runs.stored_folder import open_run
 from clozify.runs.tracking import check_trackers
 from clozify.runs.worker import Worker
@@ -58,7 +51,7 @@ def train(
     models_per_device = parse_at_once(at_once)
     device, opened_executor = choose_executor(executor, address, devices, models_per_device or 1)
     plan = prepare(inputs, device)
-    with open_run(output) as folder, _log_file(folder, log) as log_both:
+    with open_run(output) as folder, log_file(folder, log) as log_both:
         worker = Worker(plan, folder, RunContext(device, log_both, trackers, folder.path))
         if models_per_device is None:
             with single_worker_executor(executor, address, devices) as trial:
@@ -74,7 +67,7 @@ def _train(run: Run) -> Metrics:
     plan, folder, context = run.plan, run.folder, run.context
     started = time.monotonic()
     run.executor.start(run.worker, _expected_jobs(plan, folder))
-    description = _describe(plan)
+    description = describe_run(plan)
     folder.write_json("run.json", description)
     context.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:
@@ -127,10 +120,10 @@ def _train_pet(run: Run) -> dict[str, Any]:
     else:
         members = train_members(run, first_generation(plan, keep_weights=not is_distilled))
     weights = [weights_of_pairs[member.pair] for member in members]
-    _write_ensemble(run, members, weights)
+    write_ensemble(run, members, weights)
     if plan.test is not None:
         results["members"] = evaluate_members(plan, members)
-        results["ensemble"] = _evaluate_ensemble(plan, members, weights)
+        results["ensemble"] = evaluate_ensemble(plan, members, weights)
 
     # step 2: the ensemble annotates the unlabelled rows with soft labels
     if plan.unlabeled is not None:
@@ -146,58 +139,8 @@ def _train_pet(run: Run) -> dict[str, Any]:
     return results
 
 
-def _evaluate_ensemble(plan: Plan, members: Sequence[Member], weights: Sequence[float]) -> Evaluation:
-    """The ensemble's metrics on the test rows."""
-    assert plan.test is not None
-    scores = combine_scores([member.test_scores() for member in members], weights)  # (rows, labels)
-    return detailed_metrics(plan.test.labels, softmax(scores, axis=-1), plan.task.labels)
-
-
-def _write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float]) -> None:
-    plan = run.plan
-    record = EnsembleRecord(
-        task=plan.task,
-        recipe=plan.recipe,
-        weights=[
-            EnsembleMember(member=member.key, pair=plan.task.pairs[member.pair].name, seed=member.seed, weight=weight)
-            for member, weight in zip(members, weights, strict=True)
-        ],
-    )
-    run.folder.write_json(ENSEMBLE_FILE, record.model_dump())
-
-
 def _expected_jobs(plan: Plan, folder: RunFolder) -> int:
     """How many jobs will be submitted first; 0 in the folder of a finished run, where there may be none."""
     if (folder.path / "metrics.json").exists():
         return 0
     return plan.recipe.repetitions * (len(plan.task.pairs) if plan.method in ("pet", "ipet") else 1)
-
-
-def _describe(plan: Plan) -> dict[str, Any]:
-    """The content of run.json: what the run works on."""
-    return {
-        "clozify": __version__,
-        "torch": torch.__version__,
-        "method": plan.method,
-        "model": plan.model,
-        "student": plan.student,
-        "task": plan.task.model_dump(),
-        "recipe": plan.recipe.model_dump(),
-        "data": {
-            name: {**key, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).renamed_columns}
-            for name, key in data_key(plan).items()
-        },
-    }
-
-
-@contextmanager
-def _log_file(folder: RunFolder, log: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Yields a log that also writes to the run's log.txt, with the time."""
-    with (folder.path / "log.txt").open("a", encoding="utf-8") as file:
-
-        def log_both(message: str) -> None:
-            file.write(f"{datetime.now().isoformat(timespec='seconds')} {message}\n")
-            file.flush()
-            log(message)
-
-        yield log_both

@@ -7,8 +7,10 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from clozify.metrics import basic_metrics
+from clozify.data.rows import Rows
+from clozify.metrics import BasicMetrics, basic_metrics
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import score_data_set, write_scores
 from clozify.runs.jobs import JobResult
@@ -48,12 +50,9 @@ def _evaluate(worker: Worker) -> UntrainedRecord:
     accuracies, on_test = None, None
     if len(plan.labeled):
         scores = score_data_set(worker, worker.prompts, "labeled")  # (pairs, rows, labels)
-        accuracies = [
-            basic_metrics(plan.labeled.labels, of_pair.argmax(axis=-1), scores.shape[-1]).accuracy for of_pair in scores
-        ]
+        accuracies = [metrics.accuracy for metrics in _evaluate_pairs(plan.labeled, scores)]
     if plan.test is not None and len(plan.test):
-        scores = score_data_set(worker, worker.prompts, "test")
-        pairs = [basic_metrics(plan.test.labels, of_pair.argmax(axis=-1), scores.shape[-1]) for of_pair in scores]
+        pairs = _evaluate_pairs(plan.test, score_data_set(worker, worker.prompts, "test"))
         on_test = UnsupervisedMetrics(
             accuracy=float(np.mean([pair.accuracy for pair in pairs])),
             macro_f1=float(np.mean([pair.macro_f1 for pair in pairs])),
@@ -61,6 +60,12 @@ def _evaluate(worker: Worker) -> UntrainedRecord:
             pairs=pairs,
         )
     return UntrainedRecord(accuracy_on_labeled=accuracies, test=on_test, seconds=time.monotonic() - started)
+
+
+def _evaluate_pairs(rows: Rows, scores: NDArray[np.float32]) -> list[BasicMetrics]:
+    """Each pair's metrics; scores are (pairs, rows, labels)."""
+    predictions = scores.argmax(axis=-1)  # (pairs, rows)
+    return [basic_metrics(rows.labels, prediction, scores.shape[-1]) for prediction in predictions]
 
 
 def pair_weights(run: Run, untrained: UntrainedRecord) -> list[float]:
@@ -78,7 +83,7 @@ def untrained_members(run: Run) -> list[Member]:
     plan, folder = run.plan, run.folder
     scored, jobs = [], []
     for index, pair in enumerate(plan.task.pairs):
-        key = job_key("untrained pile", pattern=pair.pattern.text, words=pair.verbalizer.words, **scores_key(run))
+        key = job_key("untrained on D", pattern=pair.pattern.text, words=pair.verbalizer.words, **scores_key(run))
         scored.append(folder.job_path("untrained", key))
         name = f"untrained {index + 1}/{len(plan.task.pairs)}  {pair.name}"
         if (scored[-1] / UNLABELED_SCORES).exists():

@@ -12,14 +12,14 @@ from clozify.config.recipe import Recipe
 from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
 from clozify.errors import DataError
 from clozify.report.run import RunInputs
-from clozify.runs.plan import no_rows
+from clozify.runs.plan import empty_rows
 
 
 def reread_rows(inputs: RunInputs, name: str, ids: Sequence[Any] | None = None) -> Rows:
     """The run's `labeled`, `unlabeled`, `test` or `dev` rows; `ids` are those of the rows, where they were kept."""
     data = inputs.data[name]
     if data.rows == 0:
-        return no_rows(inputs.task)
+        return empty_rows(inputs.task)
     for rows in _candidates(read_rows(data.source, inputs.task, data.columns), data.rows, ids, inputs.recipe):
         if len(rows) == data.rows and rows.digest == data.texts:
             return rows

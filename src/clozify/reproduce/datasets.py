@@ -32,7 +32,7 @@ from clozify.reproduce.data_locations import (
     FileLayout,
     column_mapping,
 )
-from clozify.runs.plan import with_labels
+from clozify.runs.plan import select_labeled
 
 UNLABELED_PER_LABEL = 10_000  # rows of D
 TEST_FRACTION = 0.3  # of a file without an official split: its last rows
@@ -189,14 +189,14 @@ class PaperData:
         def rows(file: str) -> Rows:
             return read_rows(self._source(name, file), task, column_mapping(file))
 
-        train = [with_labels(rows(file), ignored, "training") for file in layout.train]
+        train = [select_labeled(rows(file), ignored, "training") for file in layout.train]
         missing = {
             test_set: f"the folder '{self._folder(name).name}' lacks '{file}'"
             for test_set, file in layout.tests.items()
             if not self._exists(name, file)
         }
         tests = {
-            test_set: with_labels(rows(file), ignored, "test")
+            test_set: select_labeled(rows(file), ignored, "test")
             for test_set, file in layout.tests.items()
             if test_set not in missing
         }

@@ -59,19 +59,19 @@ class Plan:
         return load_model(self.model, device, attention_dropout=dropout, adapter=adapter, options=options)
 
 
-def no_rows(task: Task) -> Rows:
+def empty_rows(task: Task) -> Rows:
     """A training set without rows, for zero-shot iPET."""
     from datasets import Dataset
 
     return Rows(Dataset.from_dict({name: [] for name in [*task.fields, task.label]}), task, "no labelled rows")
 
 
-def with_labels(rows: Rows, warnings: list[str], what: str) -> Rows:
+def select_labeled(rows: Rows, warnings: list[str], name: str) -> Rows:
     """The rows that have a label; a warning counts the others."""
     labeled = np.flatnonzero(rows.labels != NO_LABEL)
     if len(labeled) == 0:
-        raise DataError(f"No row of the {what} data '{rows.source}' has a label.")
+        raise DataError(f"No row of the {name} data '{rows.source}' has a label.")
     if len(labeled) == len(rows):
         return rows
-    warnings.append(f"{len(rows) - len(labeled):,} of {len(rows):,} {what} rows have no label and were left out.")
+    warnings.append(f"{len(rows) - len(labeled):,} of {len(rows):,} {name} rows have no label and were left out.")
     return rows.select(labeled)

@@ -8,7 +8,7 @@ from clozify.config.task import parse_task
 from clozify.data.in_memory import make_rows
 from clozify.pipeline.cost import GenerationCost, generation_costs
 from clozify.pipeline.generations import choose_generation_teachers
-from clozify.runs.plan import Plan, no_rows
+from clozify.runs.plan import Plan, empty_rows
 
 TASK = """
 name = "t"
@@ -53,6 +53,6 @@ def test_only_teachers_and_the_last_generation_score_the_unlabelled_rows(plan):
 
 
 def test_without_labelled_rows_the_first_generation_is_not_trained(plan):
-    zero_shot = plan(labeled=no_rows(parse_task(TASK)), settings=["finetune.num_train_epochs=2"])
+    zero_shot = plan(labeled=empty_rows(parse_task(TASK)), settings=["finetune.num_train_epochs=2"])
     assert [(g.members, g.steps) for g in generation_costs(zero_shot)] == [(8, 5), (8, 15)]  # 10 and 30 rows
     assert generation_costs(plan("supervised")) == []

@@ -1,0 +1,61 @@
+"""The files that a run has besides the results of its jobs: run.json, ensemble.json and log.txt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import torch
+
+from clozify import __version__
+from clozify.pipeline.run import Run
+from clozify.runs.folder import RunFolder
+from clozify.runs.keys import data_key
+from clozify.runs.plan import Plan
+from clozify.runs.records import ENSEMBLE_FILE, EnsembleMember, EnsembleRecord, Member
+
+
+def describe_run(plan: Plan) -> dict[str, Any]:
+    """The content of run.json: everything that the run works on."""
+    return {
+        "clozify": __version__,
+        "torch": torch.__version__,
+        "method": plan.method,
+        "model": plan.model,
+        "student": plan.student,
+        "task": plan.task.model_dump(),
+        "recipe": plan.recipe.model_dump(),
+        "data": {
+            name: {**key, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).renamed_columns}
+            for name, key in data_key(plan).items()
+        },
+    }
+
+
+def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float]) -> None:
+    """Write ensemble.json: the members with their weights, and the task and recipe to predict with them."""
+    pairs = run.plan.task.pairs
+    record = EnsembleRecord(
+        task=run.plan.task,
+        recipe=run.plan.recipe,
+        weights=[
+            EnsembleMember(member=member.key, pair=pairs[member.pair].name, seed=member.seed, weight=weight)
+            for member, weight in zip(members, weights, strict=True)
+        ],
+    )
+    run.folder.write_json(ENSEMBLE_FILE, record.model_dump())
+
+
+@contextmanager
+def log_file(folder: RunFolder, log: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Yields a log that passes messages on to `log` and writes them, with the time, to log.txt."""
+    with (folder.path / "log.txt").open("a", encoding="utf-8") as file:
+
+        def log_both(message: str) -> None:
+            file.write(f"{datetime.now().isoformat(timespec='seconds')} {message}\n")
+            file.flush()
+            log(message)
+
+        yield log_both

@@ -45,9 +45,16 @@ class RunContext:
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """Accelerate's view of the device; the training loop decides on the precision."""
-        from accelerate import Accelerator
+        """Accelerate's view of the device; the training loop decides on the precision.
 
+        Accelerate keeps the device of the first accelerator for the life of the process. A run on another device, for
+        example on the CPU after one on a GPU, starts from a fresh state.
+        """
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState, PartialState
+
+        if PartialState._shared_state and PartialState().device.type != self.device:
+            AcceleratorState._reset_state(reset_partial_state=True)
         return Accelerator(
             cpu=self.device == "cpu",
             mixed_precision="no",

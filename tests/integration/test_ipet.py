@@ -57,6 +57,18 @@ def test_enough_labelled_rows_make_ipet_pet(run):
     assert sum("already there" in line for line in again) == 6  # members and classifiers
 
 
+def test_generations_are_measured_alike_whatever_the_folder_held_before(run):
+    """PET's members have all scored the unlabelled rows; of iPET's first generation only teachers are asked to."""
+    settings = [*IPET, "ipet.teachers=0.25"]
+    fresh = run("fresh", method="ipet", settings=settings)
+    run("both", settings=settings)
+    after_pet = run("both", method="ipet", settings=settings)
+    for name in ("certainty", "agreement", "accuracy", "drawn"):
+        assert [one.get(name) for one in after_pet["generations"]] == [one.get(name) for one in fresh["generations"]]
+    jobs = [set(metrics["generations"][0]["jobs"]) for metrics in (fresh, after_pet)]
+    assert jobs[0] != jobs[1]  # PET's members were used again
+
+
 def test_one_pattern_with_one_seed_teaches_itself(run, files):
     """The authors' code has no teacher then, and fails."""
     (files / "task.toml").write_text(TASK.replace(', "Just {mask}! || {text}"', ""))

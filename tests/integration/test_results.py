@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from clozify.inference.finished_run import FinishedRun
+from clozify.inference.training import train
 from clozify.pipeline import generations, members
 from tests.integration.conftest import SETTINGS
 
@@ -122,3 +123,27 @@ def test_pet_learns_a_separable_task_and_its_student_follows_the_ensemble(run, f
     soft_labels = pd.read_parquet(files / "run" / "labels.parquet")
     student = FinishedRun(files / "run").predict(files / "d.csv")
     assert np.mean(soft_labels["label"].to_numpy() == np.array(student.labels)) > 0.95
+
+
+def test_train_returns_the_finished_run(run, files, monkeypatch):
+    results = []
+    monkeypatch.setattr(
+        "tests.integration.conftest.train", lambda **inputs: results.append(train(**inputs)) or results[-1]
+    )
+    settings = dict(setting.split("=") for setting in SETTINGS)
+    settings |= {"repetitions": 1, "distill.max_steps": 6}  # numbers as well as texts
+    metrics = run(settings=settings)
+    (result,) = results
+    assert result.metrics.to_json() == metrics == json.loads((files / "run" / "metrics.json").read_text())
+    assert result.labels.num_rows == 50
+    assert result.classifier == files / "run" / "classifier"
+    assert result.report == files / "run" / "report.html"
+    predictions = result.predict(["a fine game", "a slow tool"])
+    assert len(predictions.labels) == 2
+    assert np.array_equal(
+        predictions.probabilities, FinishedRun(files / "run").predict(["a fine game", "a slow tool"]).probabilities
+    )
+    run("alone", unlabeled=None, settings=settings)
+    assert results[-1].labels is None
+    assert results[-1].classifier is None
+    assert results[-1].predict(["a fine game"]).labels[0] in ("1", "2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,27 @@ from clozify.config.task import Task, load_task
 from clozify.data.rows import Rows, few_shot, read_rows
 from clozify.inference.training import train
 from clozify.report.write import write_report
+from clozify.runs.metrics import Metrics
 from clozify.utils.atomic import atomic_folder
 
 EXAMPLES = 56  # labelled rows, four a label
 UNLABELED = 600
 TEST = 400
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """The metrics of the demo's runs, which are in `output`."""
+
+    supervised: Metrics
+    pet: Metrics
+    ipet: Metrics
+    output: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers, lists and dicts."""
+        runs = {name: getattr(self, name).to_json() for name in ("supervised", "pet", "ipet")}
+        return runs | {"rows": self.pet.rows, "output": str(self.output)}
 
 
 def demo_task() -> Task:
@@ -36,8 +53,8 @@ def demo(
     log: Callable[[str], None] = lambda message: None,
     sizes: tuple[int, int, int] = (EXAMPLES, UNLABELED, TEST),
     settings: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Train by each method on the sample data with the recipe `quick`; returns the metrics of each."""
+) -> DemoResult:
+    """Train by each method on the sample data with the recipe `quick`."""
     task, folder = demo_task(), Path(output)
     examples, unlabeled_size, test_size = sizes
     labeled = few_shot(read_rows("builtin:labeled", task), examples)
@@ -48,20 +65,16 @@ def demo(
         "log": log,
     }
     log(f"1. supervised: a classifier from the {len(labeled)} labelled rows alone")
-    supervised = train(
-        task, labeled, folder / "supervised", method="supervised", settings=settings, **shared
-    ).metrics.to_json()
+    supervised = train(task, labeled, folder / "supervised", method="supervised", settings=settings, **shared)
     log(f"2. PET: {len(task.pairs)} patterns, the same labelled rows and {len(unlabeled):,} unlabelled ones")
-    pet = train(task, labeled, folder / "pet", unlabeled, settings=settings, **shared).metrics.to_json()
+    pet = train(task, labeled, folder / "pet", unlabeled, settings=settings, **shared)
     log("3. iPET: the patterns' models label rows for each other, and learn again; no classifier this time")
     _copy_members(folder / "pet", folder / "ipet")
     without_classifier = [*settings, "distillation=false"]
-    ipet = train(
-        task, labeled, folder / "ipet", unlabeled, method="ipet", settings=without_classifier, **shared
-    ).metrics.to_json()
+    ipet = train(task, labeled, folder / "ipet", unlabeled, method="ipet", settings=without_classifier, **shared)
     for baseline in ("ipet", "supervised"):
         write_report(folder / "pet", baseline=folder / baseline)
-    return {"supervised": supervised, "pet": pet, "ipet": ipet, "rows": pet["rows"], "output": str(folder)}
+    return DemoResult(supervised.metrics, pet.metrics, ipet.metrics, folder)
 
 
 def _copy_members(source: Path, target: Path) -> None:

@@ -38,7 +38,7 @@ def demo(
         show_examples(Console(), demo_task())
     result = run_demo(output, progress_logger())
     if as_json:
-        print_json(result)
+        print_json(result.to_json())
     else:
         show_demo(Console(), result)
 

@@ -20,6 +20,7 @@ from clozify.report.format import percent, rough_duration
 from clozify.report.terminal import metrics_table, show_warnings
 
 if TYPE_CHECKING:  # these modules load PyTorch
+    from clozify.demo import DemoResult
     from clozify.inference.check import PairWords, TaskCheck
     from clozify.inference.finished_run import EvaluationResult
     from clozify.inference.suggest import Suggestions
@@ -181,24 +182,28 @@ def show_examples(console: Console, task: Task) -> None:
     console.print()
 
 
-def show_demo(console: Console, result: dict[str, Any]) -> None:
+def show_demo(console: Console, result: DemoResult) -> None:
     """Print the demo's runs in one table, and how to use the classifier."""
-    rows, pet = result["rows"], result["pet"]
-    table = metrics_table(f"on {rows['test']:,} test rows")
-    lines = [
-        ("patterns before training, mean", pet["unsupervised"]),
-        (f"supervised training on {rows['labeled']} labelled rows", result["supervised"]["supervised"]),
-        (f"PET: classifier trained on {rows['unlabeled']:,} rows labelled by the patterns", pet["classifier"]),
-        (f"PET's ensemble: {len(pet['members']['pairs'])} trained patterns", pet["ensemble"]),
-        ("iPET's ensemble: patterns trained on each other's labels", result["ipet"]["ensemble"]),
+    rows, pet, supervised = result.pet.rows, result.pet, result.supervised.supervised
+    assert pet.members is not None
+    lines: list[tuple[str, Any]] = [
+        ("patterns before training, mean", pet.unsupervised),
+        (f"supervised training on {rows['labeled']} labelled rows", supervised),
+        (f"PET: classifier trained on {rows['unlabeled']:,} rows labelled by the patterns", pet.classifier),
+        (f"PET's ensemble: {len(pet.members.pairs)} trained patterns", pet.ensemble),
+        ("iPET's ensemble: patterns trained on each other's labels", result.ipet.ensemble),
     ]
+    table = metrics_table(f"on {rows['test']:,} test rows")
     for name, metrics in lines:
-        table.add_row(name, percent(metrics["accuracy"]), percent(metrics["macro_f1"]))
+        table.add_row(name, percent(metrics.accuracy), percent(metrics.macro_f1))
     console.print()
     console.print(table)
-    gain = 100 * (pet["classifier"]["accuracy"] - result["supervised"]["supervised"]["accuracy"])
+    accuracies = [metrics.accuracy if metrics else None for metrics in (pet.classifier, supervised)]
+    assert accuracies[0] is not None
+    assert accuracies[1] is not None
+    gain = 100 * (accuracies[0] - accuracies[1])
     console.print(Text(f"PET against supervised training on the same labels: {gain:+.1f} points of accuracy."))
-    run = f"{result['output']}/pet"
+    run = f"{result.output}/pet"
     console.print(Text(f"The run is in {run}, its report in {run}/report.html. To use its classifier:"))
     console.print(Text(f"  clozify predict {run} --data builtin:test"), soft_wrap=True)
 

@@ -235,6 +235,7 @@ def test_the_installed_command_prints_its_version():
     assert (done.returncode, done.stdout) == (0, "clozify 0.1.0\n")
 
 
+@pytest.mark.slow
 def test_the_demo_trains_every_way_and_ends_in_a_table_and_a_path(tmp_path, run, monkeypatch):
     import clozify.demo as room
 

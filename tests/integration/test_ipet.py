@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from clozify.errors import ClozifyError
+from tests.integration.checks import assert_metrics_are_those_of_the_scores
 from tests.integration.conftest import SETTINGS, TASK
 from tests.integration.test_train import scores
 
@@ -21,6 +22,7 @@ def test_generations_grow_by_d_and_each_is_told(run):
     metrics = run(method="ipet", settings=IPET)
     assert [told["generation"] for told in metrics["generations"]] == [0, 1, 2]
     assert [told["training_rows"] for told in metrics["generations"]] == [10, 20, 40]
+    assert metrics["generations"][2]["accuracy"] == np.mean([m["accuracy"] for m in metrics["members"]["each"]])
     for told in metrics["generations"][1:]:
         assert 0 <= told["agreement"] <= 1
         assert 0 < told["certainty_of_drawn"] <= 1
@@ -40,9 +42,9 @@ def test_without_labelled_rows_the_untrained_pairs_are_the_first_generation(run,
     assert len(untrained) == 2  # a pair is scored once, whatever the seeds
 
 
-def test_without_labelled_rows_and_generations_the_untrained_pairs_label_the_pile(run):
+def test_without_labelled_rows_and_generations_the_untrained_pairs_label_the_rows(run, files):
     metrics = run(method="ipet", labeled=None, settings=[*SETTINGS, "ipet.generations=0"])
-    assert metrics["ensemble"]["accuracy"] >= 0
+    assert_metrics_are_those_of_the_scores(files / "run", files / "test.csv")
     assert metrics["generations"][0]["accuracy"] == pytest.approx(metrics["unsupervised"]["accuracy"])
     with pytest.raises(ClozifyError, match="nothing is trained"):
         run("other", method="ipet", labeled=None, settings=[*SETTINGS, "ipet.generations=0", "distillation=false"])
@@ -103,6 +105,7 @@ def test_what_ipet_needs_is_said_before_anything_is_spent(run, files):
     assert not (files / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_generation_that_was_killed_goes_on_with_the_same_draws(run, files, tiny_folder):
     run("whole", method="ipet", settings=IPET)
     command = "-m clozify train task.toml --labeled labeled.csv --unlabeled pile.csv --test test.csv --method ipet"

@@ -16,6 +16,7 @@ from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.worker import Worker
 from clozify.utils import npy as arrays
+from tests.integration.checks import assert_metrics_are_those_of_the_scores
 from tests.integration.conftest import SETTINGS
 from tests.integration.test_train import scores
 
@@ -96,11 +97,11 @@ def test_scores_in_half_the_bits_are_members_of_their_own(run, files):
     """Found under the same key, float32 scores would be taken for them, or they for float32 scores."""
     run()
     whole = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
-    metrics = run(settings=[*SETTINGS, "scores_dtype=float16"])
+    run(settings=[*SETTINGS, "scores_dtype=float16"])
     every = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
     half = [found for key, found in sorted(every.items()) if key not in whole]
     assert {found.dtype.name for found in half} == {"float16"}
     assert len(half) == len(whole)
     for one in half:
         assert min(np.abs(one.astype(np.float32) - other).max() for other in whole.values()) < 0.01
-    assert 0 <= metrics["classifier"]["accuracy"] <= 1
+    assert_metrics_are_those_of_the_scores(files / "run", files / "test.csv")

@@ -136,6 +136,7 @@ def test_searched_words_are_those_that_pet_is_trained_with(run, tmp_path):
     assert "searching words" not in err
 
 
+@pytest.mark.slow
 def test_the_figures_are_drawn_from_their_cells(run, tmp_path):
     status, out, err = run("figure4", *SAMPLE, "--json", few=[*FEW, "ipet.generations=2"])
     assert status == 0, err

@@ -42,6 +42,7 @@ def test_a_model_on_the_cpu_stays_as_it_is():
         assert not [layer for layer in model.modules() if "forward" in vars(layer)]
 
 
+@pytest.mark.slow
 def test_the_kernels_match_pytorch():
     """In a process of its own, since Triton reads its environment variable when it is imported."""
     pytest.importorskip("triton")

@@ -34,6 +34,7 @@ assert settings() == before, (before, settings())
 """
 
 
+@pytest.mark.slow
 def test_a_program_keeps_its_settings_after_rows_were_read_and_scored(tmp_path):
     """A notebook that was offline once, or that wants warnings, must not find that clozify decided otherwise."""
     done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, cwd=tmp_path)

@@ -23,7 +23,7 @@ from clozify.gpu.cuda_graphs import CudaGraphRunner
 from clozify.gpu.features import FEATURES, without
 from clozify.gpu.fused_linear import fused_linear_layers
 from clozify.models.loading import BUILTIN
-from clozify.pipeline.train import train
+from clozify.inference.training import train
 
 pytestmark = pytest.mark.gpu
 
@@ -156,8 +156,9 @@ def test_custom_kernels_and_plain_pytorch_give_the_same_run(folder, reference, c
     errors = relative_errors(actual, reference)
     assert not too_large(errors), errors
     assert (actual["labels"].argmax(axis=1) == reference["labels"].argmax(axis=1)).mean() >= 0.9
+    # of the ensemble: the classifier, after a few steps, hardly prefers one label, so its argmax is noise
     accuracies = [
-        json.loads((folder / name / "metrics.json").read_text())["classifier"]["accuracy"]
+        json.loads((folder / name / "metrics.json").read_text())["ensemble"]["accuracy"]
         for name in ("torch", "reference")
     ]
     assert accuracies[0] == pytest.approx(accuracies[1], abs=0.1)

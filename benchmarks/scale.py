@@ -144,7 +144,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     from clozify.pipeline.soft_labels import write_soft_labels
     from clozify.runs.context import RunContext
     from clozify.runs.folder import RunFolder
-    from clozify.runs.keys import prompt_key
+    from clozify.runs.keys import prompt_inputs
     from clozify.runs.plan import Plan
     from clozify.runs.worker import Worker
 
@@ -167,7 +167,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     with memory.stage("read"):
         plan = prepare(TrainInputs(task, unlabeled=data, **given), "cpu")
     with memory.stage("keys"):
-        prompt_key(plan, "cpu")
+        prompt_inputs(plan, "cpu")
     with RunFolder(folder / "run") as run_folder:
         bench = start(plan, run_folder)
         with memory.stage("members"):

@@ -22,8 +22,8 @@ from clozify.gpu import fallback
 from clozify.gpu.cuda_graphs import CudaGraphRunner
 from clozify.gpu.features import FEATURES, without
 from clozify.gpu.fused_linear import fused_linear_layers
-from clozify.models.loading import BUILTIN
 from clozify.inference.training import train
+from clozify.models.loading import BUILTIN
 
 pytestmark = pytest.mark.gpu
 

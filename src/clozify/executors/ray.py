@@ -103,8 +103,8 @@ def worker_resources(
 ) -> WorkerResources:
     """The resources of each worker on a cluster; `nodes` are the `CPU` and `GPU` of its machines.
 
-    `at_once` workers share a GPU, or a machine where there are no GPUs. All have as many threads as the smallest of the
-    machines has for each, since the last bits of a CPU's results depend on their number.
+    `at_once` workers share a GPU, or a machine where there are no GPUs. All workers use the same
+    number of threads, as many as the smallest machine can give each: results on a CPU depend on it in the last bits.
     """
     gpus = int(sum(node.get("GPU", 0) for node in nodes))
     chosen = choose_devices(devices, at_once, gpus, "the cluster")
@@ -268,7 +268,7 @@ class RayExecutor(WorkerPool[_RayWorker]):
         self._write_log(handle, outcome.traceback)
         for kind, key in finished_jobs if outcome.kind == "done" else []:
             if kind not in WORKER_ONLY_KINDS:
-                self.worker.folder.job_path(kind, key)
+                self.worker.folder.job_path(kind, key)  # downloads it from an object store
         return outcome
 
     def _write_log(self, handle: _RayWorker, text: str) -> None:

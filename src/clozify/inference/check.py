@@ -42,7 +42,7 @@ class RowPreview(Record):
     """A row as the model reads it, and each pair's probabilities."""
 
     read_as: str
-    answers: list[dict[str, float]]  # one a pair: label -> probability
+    answers: list[dict[str, float]]  # one per pair: label -> probability
 
 
 class PatternCheck(Record):

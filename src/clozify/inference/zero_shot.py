@@ -28,7 +28,7 @@ class PairScores:
     mean: float  # over the pairs
     best: float  # of the pairs
     ensemble: float
-    patterns: list[float]  # one a pair
+    patterns: list[float]  # one per pair
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """Combines the members' scores into soft labels (section 3.3, step 2).
 
 s_M(l | x) = 1/Z sum_p w(p) s_p(l | x),    soft labels = softmax(s_M / T)
+
+A member is one fine-tuned model: a pair and a seed. w(p) is the accuracy of its pair on T before training.
 """
 
 from __future__ import annotations
@@ -13,6 +15,11 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from clozify.data.rows import CHUNK_ROWS
+
+
+def pair_weights(accuracies: Sequence[float] | None, pairs: int, weighting: str) -> list[float]:
+    """w(p): the pairs' accuracies on T before training; 1 for every pair without T, or if `weighting` is "uniform"."""
+    return [1.0] * pairs if accuracies is None or weighting == "uniform" else list(accuracies)
 
 
 def combine_scores(scores: Sequence[NDArray[np.floating[Any]]], weights: Sequence[float]) -> NDArray[np.float64]:

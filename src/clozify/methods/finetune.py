@@ -109,7 +109,7 @@ class PairLoss:
         return self.settings
 
     def __call__(self, rows: StepRows) -> Tensor:
-        """The loss, computed eagerly; of several processes, this one's summand."""
+        """The loss, computed eagerly; with several processes, this process's share of it."""
         if rows.masked is not None and rows.targets is not None:
             return self._joint_loss(rows, rows.masked, rows.targets)
         local = current_group().local_slice(len(rows.labels))

@@ -1,9 +1,9 @@
 """iPET (section 3.4): the number of generations, the sizes of training sets, the teachers, and the draw of rows.
 
 For each model of a generation some models of the one before, its teachers, label rows; it is trained on T and on a
-random draw of these rows, in which confident labels are more likely. Every rule terminates for any scores: rows that a
-label lacks are topped up with the next best for it, and too few unlabelled rows cap all labels in the ratio of T. The
-draw is one pass over the scores, in memory that does not grow with their number.
+random draw of these rows, in which confident labels are more likely. A label with too few rows gets those with the next
+highest probability for it; if there are too few unlabelled rows, all counts shrink and keep the label ratio of T. The
+draw is one pass over the scores in constant memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy.special import softmax
 from clozify.config.recipe import IPet
 from clozify.methods.ensemble import Ensemble
 
-CHUNK_SIZE = 131_072  # rows that are drawn from at a time; another value draws other rows where there are more
+CHUNK_SIZE = 131_072  # rows per chunk; with more unlabelled rows than this, another value changes the random draw
 
 
 @dataclass
@@ -92,7 +92,7 @@ def draw_keys(
     rng: np.random.Generator,
     bounds: tuple[float, float] | None = None,
 ) -> NDArray[np.float64]:
-    """A random key for each row; the rows with the highest keys are a weighted draw without replacement.
+    """Gumbel top-k trick: a random key for each row; the k highest are a weighted sample without replacement.
 
     log w + G with G from Gumbel's distribution: row i has the highest key with probability w_i / sum w, and so on for
     the second among the others. The weight w is the softmax at T = 1 of the row's score for the label or, `weighting`

@@ -69,8 +69,8 @@ def score_rows(
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield `(start, scores)` of consecutive chunks of rows; scores are (pairs of the prompts, rows, labels).
 
-    All rows are scored, or those of `span`, `(first, end)`. `tokens` are those of all rows, where they were tokenised
-    before.
+    All rows are scored, or those of `span`, `(first, end)`. `tokens`: the tokenised fields of
+    all rows, if already computed.
     """
     max_length = min(max_length, model.max_length)
     token_budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
@@ -85,7 +85,7 @@ def score_rows(
             scores = np.zeros((len(pairs), stop - start, len(rows.task.labels)), dtype=np.float32)
             on_device: list[
                 tuple[int, NDArray[np.int64], torch.Tensor]
-            ] = []  # fetched at the end: a fetch stalls a GPU
+            ] = []  # copied after the loop: `.cpu()` synchronises with the GPU
             for pattern, encoded_rows in zip(prompts.patterns, encoded, strict=True):
                 for index, batch in enumerate(encoded_rows.batches(token_budget)):
                     if not current_group().owns_batch(index):

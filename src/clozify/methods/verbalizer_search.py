@@ -1,8 +1,8 @@
 """Automatic verbalizer search: the words that represent a label best (appendix E).
 
-s_l^k(t) compares how likely a word t makes the label l on the label's own rows and on all others, given k random
-verbalizers; rho(t | l), proportional to it, is the distribution from which the next round draws its verbalizers. All
-of it is computed from M(t), the masked LM's raw scores of every candidate at the mask of every labelled row.
+s_l^k(t) is the mean probability of the label l on its own rows minus that on all other rows, with t as the word of l
+and k random choices of the other labels' words. rho(t | l) is max(s_l^k(t), epsilon), normalised; the next round draws
+from it. M(t) abbreviates M(t | P(x)), the masked LM's raw score of a candidate at the mask of a labelled row.
 """
 
 from __future__ import annotations

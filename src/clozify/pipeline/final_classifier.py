@@ -30,7 +30,7 @@ from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
 from clozify.prompts.encode import EncodedRows
 from clozify.runs.jobs import JobResult
-from clozify.runs.keys import data_key, job_key, model_key
+from clozify.runs.keys import data_inputs, job_key, model_key
 from clozify.runs.metrics import ClassifierMetrics
 from clozify.runs.plan import Plan
 from clozify.runs.records import TEST_SCORES
@@ -157,7 +157,7 @@ def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) 
         keep_weights=keep_weights,  # with another first seed, the weights of another repetition are kept
         student=model_key(plan.student),
         settings=training.settings(plan).model_dump(),
-        data=data_key(plan),
+        data=data_inputs(plan),
         fields=plan.task.fields,
         line_breaks=plan.task.line_breaks,
         labels=plan.task.labels,

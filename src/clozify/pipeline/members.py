@@ -24,7 +24,7 @@ from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import score_data_set, write_scores
 from clozify.pipeline.sharded_scoring import ShardedScoring, ShardJob, save_trained_weights, shard_spans
 from clozify.pipeline.token_cache import labeled_tokens, unlabeled_tokens
-from clozify.pipeline.untrained import scores_key
+from clozify.pipeline.untrained import scores_inputs
 from clozify.prompts.encode import EncodedRows
 from clozify.prompts.tokenizer import RaggedTokens
 from clozify.runs.jobs import Job, JobResult
@@ -121,7 +121,7 @@ def _key(run: Run, spec: MemberSpec) -> str:
         score_unlabeled=spec.score_unlabeled,
         keep_weights=spec.keep_weights,
         adapter=plan.recipe.adapter.model_dump(mode="json"),
-        **scores_key(run),
+        **scores_inputs(run),
     )
 
 

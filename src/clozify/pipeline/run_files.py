@@ -12,7 +12,7 @@ import torch
 from clozify import __version__
 from clozify.pipeline.run import Run
 from clozify.runs.folder import RunFolder
-from clozify.runs.keys import data_key
+from clozify.runs.keys import data_inputs
 from clozify.runs.plan import Plan
 from clozify.runs.records import ENSEMBLE_FILE, EnsembleMember, EnsembleRecord, Member
 
@@ -29,7 +29,7 @@ def describe_run(plan: Plan) -> dict[str, Any]:
         "recipe": plan.recipe.model_dump(),
         "data": {
             name: {**key, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).renamed_columns}
-            for name, key in data_key(plan).items()
+            for name, key in data_inputs(plan).items()
         },
     }
 

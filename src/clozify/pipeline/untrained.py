@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
+from clozify.methods import ensemble
 from clozify.metrics import BasicMetrics, basic_metrics
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import score_data_set, write_scores
 from clozify.runs.jobs import JobResult
-from clozify.runs.keys import hash_key, job_key, prompt_key
+from clozify.runs.keys import hash_key, job_key, prompt_inputs
 from clozify.runs.metrics import Record, UnsupervisedMetrics
 from clozify.runs.records import UNLABELED_SCORES, Member
 from clozify.runs.worker import Worker
@@ -25,7 +26,7 @@ RECORD = "untrained.json"
 class UntrainedRecord(Record):
     """The pairs' metrics before any training."""
 
-    accuracy_on_labeled: list[float] | None = None  # one a pair; None without labelled rows
+    accuracy_on_labeled: list[float] | None = None  # one per pair; None without labelled rows
     test: UnsupervisedMetrics | None = None
     seconds: float
 
@@ -35,7 +36,7 @@ def evaluate_untrained(run: Run) -> tuple[UntrainedRecord, str]:
     plan, folder = run.plan, run.folder
     pairs = [[pair.pattern.text, pair.verbalizer.model_dump()] for pair in plan.task.pairs]
     truth = None if plan.test is None else hash_key(labels=plan.test.labels.tolist())
-    key = job_key("untrained", pairs=pairs, truth=truth, **prompt_key(plan, run.context.device))
+    key = job_key("untrained", pairs=pairs, truth=truth, **prompt_inputs(plan, run.context.device))
     path = folder.job_path("untrained", key) / RECORD
     if not path.exists():
         run.context.log("scoring the labelled and test rows before training")
@@ -69,13 +70,11 @@ def _evaluate_pairs(rows: Rows, scores: NDArray[np.float32]) -> list[BasicMetric
 
 
 def pair_weights(run: Run, untrained: UntrainedRecord) -> list[float]:
-    """w(p): the pair's accuracy on T before training; 1 for all pairs without T or where the recipe says `uniform`."""
-    pairs = len(run.plan.task.pairs)
-    if untrained.accuracy_on_labeled is None or run.plan.recipe.weighting == "uniform":
-        return [1.0] * pairs
-    if not any(untrained.accuracy_on_labeled):
+    """w(p) of every pair; a warning if all are 0, which counts as equal weights."""
+    weights = ensemble.pair_weights(untrained.accuracy_on_labeled, len(run.plan.task.pairs), run.plan.recipe.weighting)
+    if not any(weights):
         run.context.warn("Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same.")
-    return untrained.accuracy_on_labeled
+    return weights
 
 
 def untrained_members(run: Run) -> list[Member]:
@@ -83,7 +82,7 @@ def untrained_members(run: Run) -> list[Member]:
     plan, folder = run.plan, run.folder
     scored, jobs = [], []
     for index, pair in enumerate(plan.task.pairs):
-        key = job_key("untrained on D", pattern=pair.pattern.text, words=pair.verbalizer.words, **scores_key(run))
+        key = job_key("untrained on D", pattern=pair.pattern.text, words=pair.verbalizer.words, **scores_inputs(run))
         scored.append(folder.job_path("untrained", key))
         name = f"untrained {index + 1}/{len(plan.task.pairs)}  {pair.name}"
         if (scored[-1] / UNLABELED_SCORES).exists():
@@ -95,9 +94,9 @@ def untrained_members(run: Run) -> list[Member]:
     return [Member(pair, seed, path, scored_unlabeled=True) for pair, path in enumerate(scored) for seed in seeds[pair]]
 
 
-def scores_key(run: Run) -> dict[str, object]:
+def scores_inputs(run: Run) -> dict[str, object]:
     """What every job that scores the unlabelled rows depends on."""
-    return prompt_key(run.plan, run.context.device) | {"scores_dtype": run.plan.recipe.scores_dtype}
+    return prompt_inputs(run.plan, run.context.device) | {"scores_dtype": run.plan.recipe.scores_dtype}
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def model_key(name: str) -> str:
     return hash_model_folder(path) if path.is_dir() else name
 
 
-def data_key(plan: Plan) -> dict[str, Any]:
+def data_inputs(plan: Plan) -> dict[str, Any]:
     """What identifies the rows of a run: hashes of their texts, and of the labels that models are trained on."""
     data_sets = {"labeled": plan.labeled, "unlabeled": plan.unlabeled, "test": plan.test, "dev": plan.dev}
     key: dict[str, Any] = {
@@ -65,10 +65,10 @@ def data_key(plan: Plan) -> dict[str, Any]:
     return key
 
 
-def prompt_key(plan: Plan, device: str) -> dict[str, Any]:
+def prompt_inputs(plan: Plan, device: str) -> dict[str, Any]:
     """What every job with the cloze model depends on."""
     return {
-        "data": data_key(plan),
+        "data": data_inputs(plan),
         "model": model_key(plan.model),
         "max_seq_length": plan.recipe.max_seq_length,
         "wording": plan.recipe.wording.model_dump(),

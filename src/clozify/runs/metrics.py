@@ -29,7 +29,7 @@ class Record(BaseModel):
 class UntrainedMetrics(Record):
     """The pairs before any training: their accuracy on T is the ensemble weight w(p)."""
 
-    accuracy_on_labeled: list[float] | None = None  # one a pair; None without labelled rows
+    accuracy_on_labeled: list[float] | None = None  # one per pair; None without labelled rows
     job: str
 
 

@@ -34,7 +34,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
     def seeds(self, trainings: int = 1) -> list[list[int]]:
-        """For each training its seeds, one a repetition."""
+        """For each training its seeds, one per repetition."""
         repetitions = self.recipe.repetitions
         if self.recipe.seeding == "ensemble":
             drawn = np.random.SeedSequence(self.recipe.seed).generate_state(trainings * repetitions)

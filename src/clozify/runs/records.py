@@ -21,7 +21,7 @@ ENSEMBLE_FILE = "ensemble.json"
 
 @dataclass(frozen=True)
 class Member:
-    """A member of the ensemble, whose scores are in its folder.
+    """A member of the ensemble, one fine-tuned model (a pair and a seed), whose scores are in its folder.
 
     `scored_unlabeled` says whether the run asked it to score the unlabelled rows; an earlier run in the same folder may
     have asked for more.

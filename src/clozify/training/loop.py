@@ -108,7 +108,7 @@ def train(
     `learning_rates` are peak rates of submodules. In `bf16` the module computes in bf16 and its float32 weights are
     updated. With development rows, the weights with the best score on them are kept, and training may stop early.
     """
-    if current_group().rank:  # other rows, so another dropout
+    if current_group().rank:  # each rank has its own rows, so its own dropout
         torch.manual_seed(torch.initial_seed() + current_group().rank)
     if isinstance(loss_of_step, CapturableStep):
         with _captured_stepper(module, loss_of_step, setup, rows, learning_rates, bf16) as stepper:

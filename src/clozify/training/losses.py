@@ -22,8 +22,8 @@ def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor | None = None)
 def masked_lm_loss(scores: Tensor, tokens: Tensor, counts: Tensor, micro_batches: int) -> Tensor:
     """L_MLM: the mean over micro-batches of the mean of -log M(token | z) over a micro-batch's masked tokens.
 
-    `scores` are (masked, vocabulary), `tokens` (masked,) the original tokens, and `counts` (masked,) the numbers of
-    masked tokens in a token's micro-batch; an infinite count leaves a token out. A micro-batch without any counts 0.
+    `scores` are (masked, vocabulary), `tokens` (masked,) the original tokens. `counts[i]` is the number of masked
+    tokens in token i's micro-batch; `inf` drops a padding token. A micro-batch without a masked token contributes 0.
     """
     if len(tokens) == 0:
         return scores.sum()  # 0, with gradients

@@ -180,7 +180,8 @@ def test_a_job_that_fails_three_times_ends_the_run_with_its_log(worker):
     with RayExecutor(at_once=1) as executor, pytest.raises(RunError) as error:
         run_all(executor, worker, [DyingJob()])
     reasons = ["its worker died", "ValueError: no luck", "ValueError: no luck"]
-    assert lines == [f"member 1/1  failed: {reason} ({n} of 3 tries)" for n, reason in enumerate(reasons, start=1)]
+    failures = [line for line in lines if "failed" in line]  # a busy machine may also be slow to start workers
+    assert failures == [f"member 1/1  failed: {reason} ({n} of 3 tries)" for n, reason in enumerate(reasons, start=1)]
     log = worker.folder.path / "workers" / "0.txt"
     assert f"failed 3 times, the last time with: ValueError: no luck; see {log}" in str(error.value)
     assert "The actor died" in log.read_text()

@@ -295,7 +295,10 @@ class Rows:
         """The rows whose text is in none of the other sets: D must contain neither T nor the test set."""
         if not others:
             return self
-        keep = ~np.isin(self.fingerprints(), np.concatenate([other.fingerprints() for other in others]))
+        excluded = np.unique(np.concatenate([other.fingerprints() for other in others]))
+        fingerprints, keep = self.fingerprints(), np.empty(len(self), dtype=bool)
+        for start, stop in self.chunks():  # `np.isin` sorts: in chunks its memory does not grow with the rows
+            keep[start:stop] = ~np.isin(fingerprints[start:stop], excluded)
         return self if keep.all() else self.select(np.flatnonzero(keep))
 
 

@@ -295,8 +295,8 @@ class Rows:
         """The rows whose text is in none of the other sets: D must contain neither T nor the test set."""
         if not others:
             return self
-        excluded = np.unique(np.concatenate([other.fingerprints() for other in others]))
         fingerprints, keep = self.fingerprints(), np.empty(len(self), dtype=bool)
+        excluded = np.unique(np.concatenate([other.fingerprints() for other in others]))
         for start, stop in self.chunks():  # `np.isin` sorts: in chunks its memory does not grow with the rows
             keep[start:stop] = ~np.isin(fingerprints[start:stop], excluded)
         return self if keep.all() else self.select(np.flatnonzero(keep))

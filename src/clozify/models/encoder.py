@@ -126,8 +126,7 @@ class Encoder:
 
         `grouped`, rows of like length run together, without much padding; else all rows run at once.
         """
-        device = "cpu" if grouped else "cuda"
-        for rows, inputs in forward_batches(batch, lengths, device, self.tokenizer.pad_id, self.has_token_types):
+        for rows, inputs in forward_batches(batch, lengths, grouped, self.tokenizer.pad_id, self.has_token_types):
             with libraries.without_cudnn_attention():
                 output = module(**{name: self.to_device(array) for name, array in inputs.items()})
             yield rows, output

@@ -108,7 +108,7 @@ class SupervisedTraining:
         return plan.recipe.supervised.steps(len(plan.labeled))
 
     def key(self, plan: Plan) -> dict[str, Any]:
-        """The balance of labels in a batch."""
+        """Whether the loss is weighted so that every label counts the same."""
         return {"balance": plan.recipe.balance}
 
     def fit(self, worker: Worker, classifier: Classifier, setup: TrainingSetup) -> list[float]:

@@ -166,22 +166,22 @@ def group_by_length(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def forward_batches(
-    batch: Batch, lengths: NDArray[np.int64], device: str, pad_id: int, token_types: bool
+    batch: Batch, lengths: NDArray[np.int64], grouped: bool, pad_id: int, token_types: bool
 ) -> Iterator[tuple[NDArray[np.int64], dict[str, NDArray[np.int64]]]]:
     """Splits a batch into forward passes: yields the indices of each pass's rows (in the batch), and its inputs.
 
-    On a CPU padding costs as much as text, so only rows of similar length share a pass. On a GPU there is one pass,
-    padded to a multiple of `WIDTH_MULTIPLE`, or without an attention mask where no row is padded.
+    `grouped`, as on a CPU, where padding costs as much as text: only rows of similar length share a pass. Otherwise
+    there is one pass, padded to a multiple of `WIDTH_MULTIPLE`, or without an attention mask if no row is padded.
     """
     names = ["input_ids", "attention_mask"] + (["token_type_ids"] if token_types else [])
     all_rows = np.arange(len(lengths))
-    if device != "cpu" and batch.attention_mask.all():
+    if not grouped and batch.attention_mask.all():
         names.remove("attention_mask")
         yield all_rows, {name: getattr(batch, name) for name in names}
         return
-    for group in group_by_length(lengths) if device == "cpu" else [all_rows]:
+    for group in group_by_length(lengths) if grouped else [all_rows]:
         width = int(lengths[group].max())
-        width = width if device == "cpu" else -(-width // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
+        width = width if grouped else -(-width // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
         inputs = {}
         for name in names:
             inputs[name] = np.full((len(group), width), pad_id if name == "input_ids" else 0, dtype=np.int64)

@@ -92,7 +92,7 @@ def test_a_gpu_is_given_no_mask_where_there_is_no_padding(splice):
     _, encoded = splice([[7] * 3, [7] * 3, [7] * 9], [[8]] * 3, 100)
     for rows, masked in (([0, 1], False), ([0, 2], True)):
         batch = encoded.batch(np.array(rows))
-        ((group, inputs),) = forward_batches(batch, batch.attention_mask.sum(axis=1), "cuda", 0, token_types=False)
+        ((group, inputs),) = forward_batches(batch, batch.attention_mask.sum(axis=1), False, 0, token_types=False)
         assert ("attention_mask" in inputs) is masked
         assert group.tolist() == [0, 1]
         assert inputs["input_ids"].shape[1] % 8 == 0 or not masked

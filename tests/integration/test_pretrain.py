@@ -213,7 +213,9 @@ def test_what_is_read_is_the_only_text_column_or_what_is_named(go, files):
     assert by_task == one
     joined = pd.DataFrame({"all": ["mail for all fonts and more"] * 60})
     joined.to_parquet(files / "joined.parquet")
+    joined.assign(id=range(60)).to_json(files / "joined.jsonl", orient="records", lines=True)
     both = go("both", data=files / "two.parquet", fields=["title", "text"])
+    assert go("both", data=files / "joined.jsonl") == both  # numbers are no texts
     assert go("both", data=files / "joined.parquet") == both
 
 

@@ -1,6 +1,7 @@
 """Opens a file, a folder of shards or a hub data set as a memory-mapped `datasets.Dataset`.
 
-CSV and TSV columns are read as text. Every error names the file, the line where it can, and what to do.
+CSV, TSV and JSON columns are read as text, Parquet columns keep their type. Every error names the file, the line where
+it can, and what to do.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import codecs
 import csv
 import glob
 import gzip
-import json
-import tempfile
-import uuid
+import os
+import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +36,7 @@ FORMATS = {
     ".json": "json",
     ".parquet": "parquet",
 }
+MAX_COLUMNS = 4_096  # a table of texts has a few; libraries take minutes for 100,000
 
 
 def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: Sequence[str] = ()) -> Dataset:
@@ -44,6 +48,8 @@ def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: 
     path = _builtin(str(source)) if str(source).startswith("builtin:") else Path(source)
     if path.is_file() or path.is_dir():
         dataset = _open_local(path, columns, fields)
+    elif os.path.lexists(path):
+        raise DataError(f"The data file '{source}' is {_kind(path)}, not a file; name a file or a folder of shards.")
     elif _is_hub_name(str(source)):
         dataset = _open_hub(str(source))
     else:
@@ -57,42 +63,13 @@ def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: 
     return dataset
 
 
-def _load_json_lines(files: Sequence[Path]) -> Dataset:
-    """JSONL read line by line, for files that Datasets refuses: rows with other keys or types than the first ones."""
-    from datasets import Dataset, Features, Value
-
-    def lines() -> Iterator[tuple[Path, int, dict[str, Any]]]:
-        for file in files:
-            opener = gzip.open if file.name.lower().endswith(".gz") else open
-            with opener(file, "rt", encoding="utf-8-sig") as text:
-                for number, line in enumerate(text, start=1):
-                    if line.strip():
-                        yield file, number, _json_object(file, number, line)
-
-    keys = list(dict.fromkeys(key for _, _, row in lines() for key in row))
-
-    def rows() -> Iterator[dict[str, str | None]]:
-        for _, _, row in lines():
-            yield {key: _json_text(row.get(key)) for key in keys}
-
-    with tempfile.TemporaryDirectory(prefix="clozify-") as folder:  # a mapped file may be unlinked
-        features = Features({key: Value("string") for key in keys})
-        return Dataset.from_generator(rows, features=features, cache_dir=folder, fingerprint=uuid.uuid4().hex)
-
-
-def _json_object(file: Path, number: int, line: str) -> dict[str, Any]:
-    """The JSON object of a line; `number` is the line's, from 1."""
+def _kind(path: Path) -> str:
+    """What a path is that is neither a file nor a folder."""
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"The data file '{file}' cannot be read: line {number} is not JSON ({error.msg}).") from None
-    if not isinstance(row, dict):
-        raise DataError(f"The data file '{file}' cannot be read: line {number} is not a JSON object like the others.")
-    return row
-
-
-def _json_text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        mode = path.stat().st_mode
+    except OSError:
+        return "a symbolic link that leads nowhere"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def _builtin(source: str) -> Path:
@@ -105,6 +82,8 @@ def _builtin(source: str) -> Path:
 
 
 def _open_local(path: Path, columns: Sequence[str] | None, fields: Sequence[str]) -> Dataset:
+    from datasets import load_dataset
+
     files = _shards(path)
     suffixes = {_suffix(file) for file in files}
     if len(suffixes) > 1:
@@ -113,18 +92,42 @@ def _open_local(path: Path, columns: Sequence[str] | None, fields: Sequence[str]
     for file in files:
         if file.stat().st_size == 0:
             raise DataError(f"The data file '{file}' is empty; remove it or name another.")
-        if FORMATS[suffix] != "parquet":
+        if "::" in str(file.absolute()) or "://" in str(file):
+            raise DataError(f"The data file '{file}' has '::' or '://' in its path, which means an address; rename it.")
+        if FORMATS[suffix] == "csv":
             _check_utf8(file)
-    options = _csv_options(files[0], suffix, columns, fields) if FORMATS[suffix] == "csv" else {}
     # Datasets takes [, ] and * in a path for a glob pattern, and relative paths for names on the hub.
     names = [glob.escape(str(file.absolute())) for file in files]
+    with libraries.quiet_datasets():
+        if FORMATS[suffix] == "json":
+            return _open_json(path, files, names)
+        options = _csv_options(files, suffix, columns, fields) if suffix != ".parquet" else _parquet_options(files)
+        return _load(str(path), partial(load_dataset, FORMATS[suffix], data_files=names, split="train", **options))
+
+
+def _open_json(path: Path, files: Sequence[Path], data_files: Sequence[str]) -> Dataset:
+    """The rows of JSON files; where a later block has other keys than the first ones, all are read for their keys."""
+    from clozify.data.json_text import NewColumnError, load_json, read_columns
+
+    def load(blocks: int | None) -> Dataset:
+        names = read_columns(files, blocks)
+        _check_column_count(path, names)
+        if not names:
+            raise DataError(f"The data '{path}' has no rows, or only empty ones; name a file that has some.")
+        return load_json(data_files, names)
+
     try:
-        with libraries.quiet_datasets():
-            return _load(str(path), FORMATS[suffix], data_files=names, split="train", **options)
-    except DataError:
-        if FORMATS[suffix] != "json":
-            raise
-        return _load_json_lines(files)
+        return _load(str(path), lambda: load(blocks=1))
+    except NewColumnError:
+        return _load(str(path), lambda: load(blocks=None))
+
+
+def _check_column_count(path: Path, names: Sequence[str]) -> None:
+    if len(names) > MAX_COLUMNS:
+        raise DataError(
+            f"The data file '{path}' has {len(names):,} columns, more than {MAX_COLUMNS:,}; remove those that are not "
+            "needed."
+        )
 
 
 def _shards(path: Path) -> list[Path]:
@@ -179,20 +182,16 @@ def _check_utf8(path: Path) -> None:
         raise DataError(f"The data file '{path}' is not a complete gzip file ({error}); compress it again.") from None
 
 
-def _csv_options(path: Path, suffix: str, columns: Sequence[str] | None, fields: Sequence[str]) -> dict[str, Any]:
-    import pandas as pd
+def _csv_options(
+    files: Sequence[Path], suffix: str, columns: Sequence[str] | None, fields: Sequence[str]
+) -> dict[str, Any]:
     from datasets import Features, Value
 
     # TSV files are read without quoting: a single quotation mark would swallow all lines up to the next one.
     options: dict[str, Any] = {"keep_default_na": False}
     options |= {"sep": "\t", "quoting": csv.QUOTE_NONE} if suffix == ".tsv" else {}
-    try:
-        # two lines: where the second is longer than the first, pandas would take its first values for an index
-        header = pd.read_csv(path, header=None, nrows=2, dtype=str, **options).iloc[0].tolist()
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(
-            f"The data file '{path}' cannot be read as {suffix[1:].upper()}: {str(error).strip()}."
-        ) from None
+    headers = [_first_line(file, suffix, options) for file in files]
+    path, header = files[0], headers[0]
     if columns is not None and not set(fields) <= set(header):
         if len(header) != len(columns):
             raise DataError(
@@ -201,11 +200,63 @@ def _csv_options(path: Path, suffix: str, columns: Sequence[str] | None, fields:
             )
         options |= {"header": None, "column_names": list(columns)}
         header = list(columns)
+    else:
+        _check_same_columns(files, headers)
     header = [name or f"Unnamed: {index}" for index, name in enumerate(header)]  # as pandas does
-    if len(set(header)) != len(header):
-        twice = sorted({name for name in header if header.count(name) > 1})
+    if twice := sorted(name for name, count in Counter(header).items() if count > 1):
         raise DataError(f"The data file '{path}' has the column {quoted(twice)} twice; rename one.")
     return options | {"features": Features({name: Value("string") for name in header})}
+
+
+def _first_line(path: Path, suffix: str, options: Mapping[str, Any]) -> list[str]:
+    import pandas as pd
+
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8-sig") as file, suppress(csv.Error):  # pandas takes long for many columns
+        reader = csv.reader(file, delimiter=options.get("sep", ","), quoting=options.get("quoting", csv.QUOTE_MINIMAL))
+        _check_column_count(path, next(reader, []))
+    try:
+        # two lines: where the second is longer than the first, pandas would take its first values for an index
+        names: list[str] = pd.read_csv(path, header=None, nrows=2, dtype=str, **options).iloc[0].tolist()
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(
+            f"The data file '{path}' cannot be read as {suffix[1:].upper()}: {str(error).strip()}."
+        ) from None
+    return names
+
+
+def _parquet_options(files: Sequence[Path]) -> dict[str, Any]:
+    """The columns that Datasets can hold; a map that nobody asks for is left out."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from datasets import Features
+
+    schemas = []
+    for file in files:
+        try:
+            schemas.append(pq.read_schema(file))
+        except (pa.ArrowInvalid, OSError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise DataError(f"The data file '{file}' cannot be read as Parquet: {reason}.") from None
+        _check_column_count(file, schemas[-1].names)
+    _check_same_columns(files, [schema.names for schema in schemas])
+    supported = Features()
+    for field in schemas[0]:
+        with suppress(ValueError, TypeError, NotImplementedError):
+            supported |= Features.from_arrow_schema(pa.schema([field]))
+    if len(supported) == len(schemas[0]):
+        return {}  # with what else Datasets keeps in a file's metadata, such as the names of labels
+    return {"features": Features(supported), "columns": list(supported)}
+
+
+def _check_same_columns(files: Sequence[Path], columns: Sequence[Sequence[str]]) -> None:
+    """Raise an error that names the first shard with other columns than the first one."""
+    for file, names in zip(files, columns, strict=True):
+        if different := sorted(set(names) ^ set(columns[0])):
+            raise DataError(
+                f"The data file '{file}' has other columns than '{files[0]}': only one of them has {quoted(different)};"
+                " give all files of a folder the same columns."
+            )
 
 
 def _is_hub_name(source: str) -> bool:
@@ -219,17 +270,21 @@ def _open_hub(source: str) -> Dataset:
         raise DataError(
             f"'{source}' is no file here{near}; for a data set of the hub name its split too, as in '{name}@test'."
         )
+    from datasets import load_dataset
+
     name, _, config = name.partition(":")
     with libraries.quiet_datasets(offline=not libraries.hub_reachable()):  # offline: what was fetched before
-        return _load(source, name, *([config] if config else []), split=split)
+        return _load(source, partial(load_dataset, name, *([config] if config else []), split=split))
 
 
-def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
-    """`datasets.load_dataset`, whose errors become a sentence about `source`."""
+def _load(source: str, load: Callable[[], Dataset]) -> Dataset:
+    """What `load` returns; errors of Datasets and its readers become a sentence about `source`."""
     import datasets
 
+    from clozify.data.json_text import NewColumnError
+
     try:
-        return datasets.load_dataset(*args, **kwargs)
+        return load()
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(
@@ -240,6 +295,8 @@ def _load(source: str, *args: Any, **kwargs: Any) -> Dataset:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
+        if isinstance(cause, (DataError, NewColumnError)):
+            raise cause from None
         if "corresponds to no data" in str(cause) or "BatchSize must be" in str(cause):
             raise DataError(f"The data '{source}' has no rows; name a file that has some.") from None
         reason = " ".join(str(cause).split()) or type(cause).__name__

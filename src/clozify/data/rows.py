@@ -10,7 +10,7 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -216,7 +216,7 @@ class Rows:
         labels = self.task.labels
         name_lists = [labels, *self.task.aliases]
         task_names = {name for names in name_lists for name in names}
-        normalized = {name: name if name in task_names else re.sub(r"\.0+$", "", name) for name in data_names}  # 1.0: 1
+        normalized = {name: _task_spelling(name, task_names) for name in data_names}
         values = [normalized[name] for name in data_names if name not in UNLABELED or name in labels]
         matching = [names for names in name_lists if set(values) <= set(names)]
         if not matching:
@@ -332,10 +332,22 @@ def _parse_json(column: Any) -> Any:
 
 
 def _to_text(value: object) -> str:
-    """A value as text; a number with a zero fraction is written without it."""
+    """A value as text; a number with a zero fraction is written without it, truth values and objects as in JSON."""
     if isinstance(value, float) and (value != value or value.is_integer()):
         return str(int(value)) if value == value else ""
+    if isinstance(value, (bool, dict, list)):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace").strip()
     return str(value).strip()
+
+
+def _task_spelling(name: str, task_names: Collection[str]) -> str:
+    """A label as the task writes it: 1.0 may be 1 there, True may be true."""
+    spellings = [name, re.sub(r"\.0+$", "", name)]
+    if name.lower() in ("true", "false"):
+        spellings += [name.lower(), name.capitalize()]
+    return next((spelling for spelling in spellings if spelling in task_names), spellings[1])
 
 
 def read_rows(source: str | Path, task: Task, column_mapping: Mapping[str, str] | None = None) -> Rows:

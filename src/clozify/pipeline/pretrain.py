@@ -197,7 +197,9 @@ def _load_rows(data: str | Path | Rows, task: str | Path | Task | None, fields: 
 
 def _only_text_column(dataset: Any, source: str) -> str:
     dtypes: dict[str, str] = {name: str(getattr(feature, "dtype", "")) for name, feature in dataset.features.items()}
-    columns = [name for name, dtype in dtypes.items() if dtype in ("string", "large_string")]
+    columns = [
+        name for name, dtype in dtypes.items() if dtype in ("string", "large_string") and not _is_numeric(dataset, name)
+    ]
     if len(columns) == 1:
         return columns[0]
     content = f"the text columns {quoted(columns)}" if columns else f"no text column among {quoted(dtypes)}"
@@ -205,6 +207,14 @@ def _only_text_column(dataset: Any, source: str) -> str:
         f"The data '{source}' has {content}; name what to read with --field COLUMN (once for each of several), or give "
         "the --task whose fields it holds."
     )
+
+
+def _is_numeric(dataset: Any, name: str) -> bool:
+    """Whether the first values of a column are numbers; CSV and JSON files have them as text."""
+    try:
+        return len([float(value) for value in dataset[:100][name] if value]) > 0
+    except ValueError:
+        return False
 
 
 def _texts(rows: Rows) -> Iterator[list[str]]:

@@ -5,6 +5,7 @@ Nothing here outlives its block: a notebook that imports clozify keeps its verbo
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import urllib.error
@@ -61,12 +62,12 @@ def quiet_transformers() -> Iterator[None]:
 
 @contextmanager
 def quiet_datasets(offline: bool = False) -> Iterator[None]:
-    """Datasets logs errors only and shows progress bars on terminals only; `offline`, it reads its cache alone."""
+    """Datasets logs nothing and shows progress bars on terminals only; `offline`, it reads its cache alone."""
     import datasets
 
     verbosity, bars_disabled = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
     was_offline = datasets.config.HF_HUB_OFFLINE
-    datasets.logging.set_verbosity_error()
+    datasets.logging.set_verbosity(logging.CRITICAL)  # readers log an error that they raise, too
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     datasets.config.HF_HUB_OFFLINE = was_offline or offline

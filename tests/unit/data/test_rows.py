@@ -208,8 +208,11 @@ def test_ids_of_the_task_column_are_kept_through_selection(tmp_path):
 
 
 def test_a_label_column_of_lists_is_an_error(tmp_path, stars):
-    (tmp_path / "d.jsonl").write_text('{"label": ["1"], "text": "x"}\n')
+    pd.DataFrame({"label": [["1"]], "text": ["x"]}).to_parquet(tmp_path / "d.parquet")
     with pytest.raises(DataError, match="a label is text or a number"):
+        _ = read_rows(tmp_path / "d.parquet", stars).labels
+    (tmp_path / "d.jsonl").write_text('{"label": ["1"], "text": "x"}\n')
+    with pytest.raises(DataError, match="which the task does not know"):
         _ = read_rows(tmp_path / "d.jsonl", stars).labels
 
 

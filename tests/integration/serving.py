@@ -46,7 +46,7 @@ class Slow:
 @contextmanager
 def running(model, limits=None, token=None):
     """A server in a thread; yields what a client needs."""
-    service = PredictionService(model, limits or Limits(), token)
+    service = PredictionService(model, limits or Limits(), token, local=True)
     server, listening = make_server(service), open_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
     thread = threading.Thread(target=server.run, args=([listening],))

@@ -15,6 +15,7 @@ import pytest
 from clozify.data.in_memory import make_rows
 from clozify.errors import ClozifyError
 from clozify.inference.finished_run import FinishedRun
+from clozify.serving.app import is_loopback
 from clozify.serving.model import ServedModel
 from clozify.serving.requests import Limits
 from clozify.serving.server import open_socket, read_token
@@ -147,6 +148,55 @@ def test_other_addresses_methods_and_types_are_refused_in_json(server):
     assert json.loads(answer.split(b"\r\n\r\n")[1])["error"]
 
 
+@pytest.mark.parametrize("path", ["/metrics/", "/predict/", "/health/", "/docs/", "//"])
+def test_no_path_is_redirected(server, path):
+    """A redirect would go to whatever Host the client sent."""
+    for body in (None, {"text": "a"}):
+        status, answer, headers = post(server.port, body, path)
+        assert status == 404
+        assert set(answer) == {"error"}
+        assert "location" not in headers
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/jsonp"])
+def test_a_body_must_be_declared_as_json(server, kind):
+    """A web page of another site can send any other type without asking first."""
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        header = f"Content-Type: {kind}\r\n" if kind else ""
+        request = (
+            f"POST /predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}Content-Length: 13\r\n\r\n"
+        )
+        raw.sendall(request.encode() + b'{"text": "a"}')
+        answer = b"".join(iter(lambda: raw.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 415")
+    assert "Content-Type: application/json" in json.loads(answer.split(b"\r\n\r\n")[1])["error"]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.com", "evil.com:80", "127.0.0.1.evil.com", "localhost.evil.com", "[::2]", "[", "10.0.0.1"]
+)
+def test_on_a_loopback_address_another_host_is_refused(server, host):
+    """A web page can give its own name the address 127.0.0.1, and then read the answers."""
+    for path in ("/predict", "/health", "/metrics", "/docs", "/openapi.json"):
+        status, answer, _ = post(
+            server.port, {"text": "a"} if path == "/predict" else None, path, headers={"Host": host}
+        )
+        assert status == 421
+        assert f"'{host}' is not this machine" in answer["error"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:9999", "[::1]", "[::1]:80"])
+def test_this_machine_s_names_are_accepted_with_any_port(server, host):
+    assert post(server.port, path="/health", headers={"Host": host})[0] == 200
+
+
+def test_only_a_loopback_address_limits_the_host():
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "example.com")] == [
+        *[True] * 4,
+        *[False] * 2,
+    ]
+
+
 def test_a_body_of_unknown_length_is_stopped_at_the_limit(server):
     """A limit on Content-Length alone lets a chunked body fill the memory."""
     sent = []
@@ -192,7 +242,10 @@ def test_a_body_that_never_ends_is_given_up():
         running(Slow(TASK), Limits(timeout=0.3)) as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw,
     ):
-        raw.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        raw.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
+        )
         assert raw.recv(4096).startswith(b"HTTP/1.1 408")
 
 

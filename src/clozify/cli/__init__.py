@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from importlib import import_module
 
 from rich.console import Console
@@ -21,6 +22,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ? instead of a traceback
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         app()
         return
@@ -30,7 +32,7 @@ def main() -> None:
         raise
     except OSError as error:  # no space, no permission, a name too long
         file = f" for '{error.filename}'" if error.filename else ""
-        problems = [f"The system reports an error{file}: {error.strerror or error}."]
+        problems = [f"The system reports an error{file}: {str(error.strerror or error).rstrip('.')}."]
     console = Console(stderr=True, soft_wrap=True)
     for problem in problems:
         console.print(Text.assemble(("error: ", "bold red"), problem))

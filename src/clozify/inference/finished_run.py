@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from clozify.config.task import Task, load_task
+from clozify.config.task import Task
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
 from clozify.data.rows import Rows
@@ -25,7 +25,7 @@ from clozify.errors import RunError
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH, score_rows
 from clozify.metrics import Evaluation, detailed_metrics
-from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
+from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.lora import Base, base_of
 from clozify.models.task_prompts import TaskPrompts, compile_task
@@ -107,7 +107,7 @@ class FinishedRun:
     def task(self) -> Task:
         """The task that the run was trained for."""
         if self.classifier is not None:
-            return load_task(self.classifier / TASK_FILE)
+            return load_classifier_task(self.classifier)
         return self._ensemble.task
 
     @property
@@ -195,7 +195,7 @@ class FinishedRun:
         """A member's model, and the function that activates its adapter where several members share the model."""
         path = self.folder / "members" / key / "model"
         if (base := base_of(path)) is None:
-            return load_model(path, self.device), lambda: None
+            return load_model(path, self.device, safetensors_only=True), lambda: None
         if base not in self._base_models:
             self._base_models[base] = load_model(base.model, self.device)
             if model_key(base.model) != base.key:

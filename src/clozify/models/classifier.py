@@ -20,12 +20,19 @@ from clozify.config.pattern import Pattern, Segment, Slot
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
 from clozify.data.rows import Rows
+from clozify.errors import ModelError, quoted
 from clozify.gpu.cuda_graphs import CapturableStep
 from clozify.gpu.fallback import warn_fallback
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import pack
 from clozify.models.encoder import Encoder, head_of, max_positions
-from clozify.models.loading import load_pretrained, set_attention_dropout
+from clozify.models.loading import (
+    load_config,
+    load_pretrained,
+    load_tokenizer,
+    make_readable,
+    set_attention_dropout,
+)
 from clozify.models.onnx import ONNX_FILE, OnnxModel
 from clozify.prompts.encode import Batch, EncodedRows, compile_segments
 from clozify.utils import libraries
@@ -143,6 +150,7 @@ class Classifier(Encoder):
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder with the task file; the tokenizer remembers the maximum length."""
         self.model.save_pretrained(folder)
+        make_readable(folder)
         tokenizer = self.tokenizer.hf_tokenizer
         tokenizer.model_max_length = self.max_length
         if self.has_token_types and "token_type_ids" not in tokenizer.model_input_names:  # for Transformers' pipeline
@@ -157,7 +165,7 @@ def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) ->
     label_names = dict(enumerate(task.labels))
     pretrained = load_pretrained(
         name,
-        "classifier",
+        "new classifier",
         lambda config: set_attention_dropout(config, recipe.attention_dropout),
         num_labels=len(task.labels),
         id2label=label_names,
@@ -168,15 +176,27 @@ def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) ->
     return Classifier(pretrained.model.to(device), pretrained.tokenizer, task, max_length, options)
 
 
+def load_classifier_task(folder: Path) -> Task:
+    """The task of a classifier's folder."""
+    if not (folder / TASK_FILE).is_file():
+        raise ModelError(f"The classifier in '{folder}' has no {TASK_FILE}; copy the folder again, or train again.")
+    return load_task(folder / TASK_FILE)
+
+
 @libraries.quiet_transformers()
 def load_classifier(folder: Path, device: str) -> Classifier:
-    """A classifier that `save` wrote, or one that was exported to ONNX."""
-    task = load_task(folder / TASK_FILE)
+    """A classifier that `save` wrote, or one that was exported to ONNX; raises an error that names a faulty file."""
+    task = load_classifier_task(folder)
     if (folder / ONNX_FILE).is_file():
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        return Classifier(OnnxModel(folder), tokenizer, task, tokenizer.model_max_length)
-    pretrained = load_pretrained(folder, "classifier")
-    tokenizer = pretrained.tokenizer
-    return Classifier(pretrained.model.to(device), tokenizer, task, tokenizer.model_max_length)
+        config, tokenizer = load_config(folder), load_tokenizer(folder)
+        model: Any = OnnxModel(folder)
+    else:
+        pretrained = load_pretrained(folder, "classifier", safetensors_only=True)
+        config, tokenizer, model = pretrained.model.config, pretrained.tokenizer, pretrained.model.to(device)
+    labels = [str(config.id2label.get(index)) for index in range(config.num_labels)]
+    if labels != task.labels:
+        raise ModelError(
+            f"The classifier in '{folder}' has the labels {quoted(labels, 5)} in config.json, but "
+            f"{quoted(task.labels, 5)} in {TASK_FILE}; the files do not belong together."
+        )
+    return Classifier(model, tokenizer, task, tokenizer.model_max_length)

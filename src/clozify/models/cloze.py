@@ -23,7 +23,7 @@ from clozify.gpu.fused_layernorm import fused_layernorm
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import is_half_precision, pack
 from clozify.models.encoder import Encoder, head_of, max_positions
-from clozify.models.loading import load_pretrained, model_path, set_attention_dropout
+from clozify.models.loading import load_pretrained, make_readable, model_path, set_attention_dropout
 from clozify.models.lora import add_adapter, load_adapter, merged, switch_adapter
 from clozify.prompts.encode import Batch
 from clozify.prompts.verbalizer import LabelWords
@@ -69,7 +69,7 @@ class ClozeModel(Encoder):
         name: str = "model",
         options: GpuOptions = DEFAULT_OPTIONS,
     ) -> None:
-        _check_masked_lm(model, tokenizer, name)
+        _check_encoder(model, name)
         super().__init__(cast(Any, model), tokenizer, max_positions(model, tokenizer), options)
         self.name = name
         self.head = Head(model)
@@ -171,6 +171,7 @@ class ClozeModel(Encoder):
     def save(self, folder: Path) -> None:
         """Write the model with its head and its tokenizer as Transformers does."""
         self.model.save_pretrained(folder)
+        make_readable(folder)
         self.tokenizer.hf_tokenizer.save_pretrained(folder)
 
     @torch.inference_mode()
@@ -189,19 +190,9 @@ class ClozeModel(Encoder):
             raise ModelError(f"The head of the model '{self.name}' cannot be cut to single words.")
 
 
-def _check_masked_lm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+def _check_encoder(model: PreTrainedModel, name: str) -> None:
     if model.base_model is model:
         raise ModelError(f"The model '{name}' does not keep its encoder apart from its head; clozify needs that.")
-    vocabulary = len(cast(Tensor, model.get_input_embeddings().weight))
-    if len(tokenizer) > vocabulary:
-        raise ModelError(
-            f"The tokenizer of the model '{name}' has {len(tokenizer):,} tokens, the model only {vocabulary:,}; "
-            "they do not belong together."
-        )
-    if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise ModelError(f"The model '{name}' comes without a tokenizer; put its tokenizer.json into its folder.")
-    if tokenizer.mask_token_id is None:
-        raise ModelError(f"The tokenizer of the model '{name}' has no mask token, so it cannot answer cloze questions.")
 
 
 def load_model(
@@ -211,8 +202,13 @@ def load_model(
     attention_dropout: float | None = None,
     adapter: Adapter | None = None,
     options: GpuOptions = DEFAULT_OPTIONS,
+    safetensors_only: bool = False,
 ) -> ClozeModel:
-    """A masked language model by folder or hub name; `builtin` is the one that comes with clozify."""
+    """A masked language model by folder or hub name; `builtin` is the one that comes with clozify.
+
+    Code of the model's repository runs only with `trust_remote_code`; with `safetensors_only`, weights in PyTorch's own
+    format are not read.
+    """
 
     def configure(config: Any) -> None:
         from transformers import MODEL_FOR_MASKED_LM_MAPPING
@@ -224,7 +220,7 @@ def load_model(
             )
         set_attention_dropout(config, attention_dropout)
 
-    pretrained = load_pretrained(name, "masked LM", configure, trust_remote_code)
+    pretrained = load_pretrained(name, "masked LM", configure, trust_remote_code, safetensors_only)
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = ClozeModel(pretrained.model.to(target), pretrained.tokenizer, str(name), options)
     if adapter is not None and adapter.method != "none":

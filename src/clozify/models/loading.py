@@ -1,8 +1,14 @@
-"""Loads a Transformers model by name: config, tokenizer and float32 weights, from a folder, the hub, or the package."""
+"""Loads a Transformers model by name: config, tokenizer and float32 weights, from a folder, the hub, or the package.
+
+No code of a model's folder or repository is run, and of pickled weights tensors alone are read (docs/security.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -14,9 +20,10 @@ from clozify.errors import ModelError
 from clozify.utils import libraries
 
 BUILTIN = Path(__file__).parents[1] / "builtin" / "clozify-mini"
-Architecture = Literal["masked LM", "classifier", "translation model"]
+Architecture = Literal["masked LM", "new classifier", "classifier", "translation model"]
 AUTO_CLASSES: dict[Architecture, str] = {
     "masked LM": "AutoModelForMaskedLM",
+    "new classifier": "AutoModelForSequenceClassification",  # an encoder that gets a new head
     "classifier": "AutoModelForSequenceClassification",
     "translation model": "AutoModelForSeq2SeqLM",
 }
@@ -41,51 +48,130 @@ def load_pretrained(
     architecture: Architecture,
     configure: Callable[[Any], None] = lambda config: None,
     trust_remote_code: bool = False,
+    safetensors_only: bool = False,
     **config_settings: Any,
 ) -> Pretrained:
     """A model and its tokenizer by folder, hub name, or 'builtin'; raises `ModelError`.
 
     `configure` changes the config in place before the weights are loaded; `config_settings` replace its entries. The
-    hub is asked only if it can be reached; code from a repository runs only if `trust_remote_code` is set.
+    hub is asked only if it can be reached; code from a repository runs only if `trust_remote_code` is set. With
+    `safetensors_only`, weights in PyTorch's own format are not read.
     """
     import transformers
 
     path = model_path(name)
-    if architecture == "masked LM":
-        _check_path(path)
+    _check_path(path)
     hub_options = {
         "trust_remote_code": trust_remote_code,
         "local_files_only": Path(path).is_dir() or not libraries.hub_reachable(),
     }
-    try:
+    with _loading(path, "config.json", architecture):
         config = transformers.AutoConfig.from_pretrained(path, **config_settings, **hub_options)
+        if "/" in str(config._attn_implementation):
+            raise ModelError(
+                f"The config of the model '{path}' asks for code of the hub (attn_implementation = "
+                f"'{config._attn_implementation}'), which clozify does not run; remove that entry."
+            )
         configure(config)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **hub_options)
-        auto_class = getattr(transformers, AUTO_CLASSES[architecture])
-        return Pretrained(_load_weights(auto_class, path, config, hub_options), tokenizer)
-    except ModelError:
-        raise
-    except Exception as error:  # any fault of the files becomes a message that names the model
-        raise ModelError(_failure(path, architecture, " ".join(str(error).split()))) from error
+    tokenizer = _load_tokenizer(path, architecture, hub_options)
+    with _loading(path, _weights_file(path, safetensors_only), architecture):
+        options = {**hub_options, "use_safetensors": safetensors_only or None}
+        model = _load_weights(path, architecture, config, options)
+    if architecture != "translation model":
+        _check_model(model, tokenizer, path)
+    return Pretrained(model, tokenizer)
 
 
-def _load_weights(auto_class: Any, path: str, config: Any, hub_options: dict[str, Any]) -> Any:
+def make_readable(folder: Path) -> None:
+    """Give the weights, which safetensors writes for their owner alone, the permissions of the config."""
+    for file in folder.glob("*.safetensors"):
+        shutil.copymode(next(folder.glob("*config.json")), file)
+
+
+def load_config(name: str | Path) -> Any:
+    """The config of a model that is on this machine."""
+    import transformers
+
+    path = model_path(name)
+    _check_path(path)
+    with _loading(path, "config.json", "classifier"):
+        return transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a classifier's folder."""
+    return _load_tokenizer(str(folder), "classifier", {"local_files_only": True, "trust_remote_code": False})
+
+
+def _load_tokenizer(path: str, architecture: Architecture, hub_options: dict[str, Any]) -> Any:
+    from transformers import AutoTokenizer
+
+    with _loading(path, "tokenizer.json", architecture):
+        tokenizer = AutoTokenizer.from_pretrained(path, **hub_options)
+    if architecture == "translation model":
+        return tokenizer
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what Transformers returns where the file is missing
+        raise ModelError(f"The model '{path}' comes without a tokenizer; put its tokenizer.json into its folder.")
+    if tokenizer.mask_token_id is None:
+        raise ModelError(f"The tokenizer of the model '{path}' has no mask token; use a model like BERT or RoBERTa.")
+    return tokenizer
+
+
+def _weights_file(path: str, safetensors_only: bool) -> str:
+    """The name of the file with the weights, for messages; warns if they are in PyTorch's own format."""
+    folder, default = Path(path), "model.safetensors"
+    if not folder.is_dir() or any(folder.glob("*.safetensors*")):
+        return default
+    pickled = next((file.name for file in folder.glob("pytorch_model*.bin*")), "")
+    if safetensors_only or not pickled:
+        other = f" ({pickled} is not read)" if pickled else ""
+        raise ModelError(f"The folder '{path}' has no {default}{other}; copy the folder again, or train again.")
+    warnings.warn(
+        f"The model in '{path}' has no {default}; the weights are read from {pickled}, in which PyTorch accepts "
+        "tensors only. Save the model with save_pretrained to convert it.",
+        stacklevel=2,
+    )
+    return pickled
+
+
+def _load_weights(path: str, architecture: Architecture, config: Any, options: dict[str, Any]) -> Any:
     """The weights in float32; Transformers' default is the file's dtype, which is float16 for the built-in model."""
+    import transformers
+
+    auto_class = getattr(transformers, AUTO_CLASSES[architecture])
     model, info = auto_class.from_pretrained(
-        path, config=config, dtype=torch.float32, output_loading_info=True, **hub_options
+        path, config=config, dtype=torch.float32, weights_only=True, output_loading_info=True, **options
     )
     missing = sorted(info["missing_keys"])
-    if not missing or auto_class.__name__ != AUTO_CLASSES["masked LM"]:  # a classifier's head is new
+    if not missing or architecture in ("new classifier", "translation model"):
         return model
+    if architecture == "classifier":
+        raise ModelError(f"The classifier in '{path}' lacks some of its weights ({missing[0]}); train it again.")
     if getattr(config, "legacy", False):  # DeBERTa's newer files have other names for the head's weights
         config.legacy = False
-        return _load_weights(auto_class, path, config, hub_options)
+        return _load_weights(path, architecture, config, options)
     in_head = [key for key in missing if not key.startswith(model.base_model_prefix + ".")]
     lacking = "a language-model head" if in_head else "some of its weights"
     raise ModelError(
         f"The model '{path}' lacks {lacking} ({missing[0]}), so its answers would be random; use a model that was "
         "trained as a masked language model."
     )
+
+
+def _check_model(model: Any, tokenizer: Any, path: str) -> None:
+    """Raise a `ModelError` if the tokenizer is another model's or a weight is not a finite number."""
+    vocabulary = len(model.get_input_embeddings().weight)
+    if len(tokenizer) > vocabulary:
+        raise ModelError(
+            f"The tokenizer of the model '{path}' has {len(tokenizer):,} tokens, the model only {vocabulary:,}; "
+            "they do not belong together."
+        )
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ModelError(
+                f"The weights of the model '{path}' are damaged: {name} has values that are not finite numbers; copy "
+                "the model again."
+            )
 
 
 def _check_path(path: str) -> None:
@@ -95,10 +181,19 @@ def _check_path(path: str) -> None:
         raise ModelError(f"The model '{path}' is a file; name the folder that holds it, with its config.json.")
 
 
-def _failure(path: str, architecture: Architecture, reason: str) -> str:
+@contextmanager
+def _loading(path: str, file: str, architecture: Architecture) -> Iterator[None]:
+    """Any error within the block becomes a `ModelError` that names the model and the file."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:  # Transformers raises many types
+        raise ModelError(_failure(path, file, architecture, " ".join(str(error).split()))) from error
+
+
+def _failure(path: str, file: str, architecture: Architecture, reason: str) -> str:
     """One sentence: which model could not be loaded, why, and what to write instead."""
-    if architecture == "classifier":
-        return f"The model '{path}' cannot be loaded as a classifier: {reason}"
     if architecture == "translation model":
         reason = shorten(reason, 200).rstrip(".")
         return (
@@ -107,7 +202,8 @@ def _failure(path: str, architecture: Architecture, reason: str) -> str:
             "(--augmented), or take --set augment.method=rewriting, which needs no other model."
         )
     if Path(path).is_dir():
-        return f"The model in '{path}' cannot be loaded: {shorten(reason, 300)}"
+        reason = shorten(reason, 300).rstrip(".")
+        return f"The model in '{path}' cannot be loaded, because of its {file}: {reason}; copy the folder again."
     if path.count("/") > 1 or path.startswith((".", "~", "/")):
         return f"The model folder '{path}' does not exist; name a folder, a model of the hub, or 'builtin'."
     return (

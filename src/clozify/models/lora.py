@@ -21,9 +21,11 @@ from torch import nn
 
 from clozify.config.sections import Adapter
 from clozify.errors import ModelError, RecipeError
+from clozify.models.loading import make_readable
 
 TRAINED = "default"  # peft's default name of an adapter: the one that is trained
 WEIGHTS, SETTINGS, BASE = "adapter_model.safetensors", "adapter_config.json", "base.json"
+SAVED_SETTINGS = ("r", "lora_alpha", "lora_dropout", "target_modules", "bias")
 PREFIX = "base_model.model."  # of every name in a peft file
 
 
@@ -131,6 +133,7 @@ def save_adapter(module: Any, folder: Path, base: Base) -> None:
     config.save_pretrained(str(folder))
     state = get_peft_model_state_dict(module, adapter_name=TRAINED, save_embedding_layers=False)
     save_file({PREFIX + name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
+    make_readable(folder)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=2))
 
 
@@ -138,7 +141,10 @@ def base_of(folder: Path) -> Base | None:
     """The model that the adapter in a folder belongs to; None if the folder holds a full model."""
     if not (folder / SETTINGS).is_file():
         return None
-    return Base(**json.loads((folder / BASE).read_text()))
+    try:
+        return Base(**json.loads((folder / BASE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelError(f"The file '{folder / BASE}' cannot be read: {error}; train the run again.") from error
 
 
 def load_adapter(module: Any, folder: Path, name: str) -> None:
@@ -148,8 +154,16 @@ def load_adapter(module: Any, folder: Path, name: str) -> None:
     from peft.functional import set_peft_model_state_dict
     from safetensors.torch import load_file
 
-    config = LoraConfig.from_pretrained(str(folder))
-    weights = load_file(folder / WEIGHTS)
+    try:
+        saved = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        # no other entries: some make peft import a module that they name
+        config = LoraConfig(**{entry: saved[entry] for entry in SAVED_SETTINGS}, inference_mode=True)
+        weights = load_file(folder / WEIGHTS)
+    except Exception as error:  # safetensors and peft raise many types
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ModelError(
+            f"The adapter in '{folder}' ({SETTINGS}, {WEIGHTS}) cannot be loaded: {reason}; train the run again."
+        ) from error
     _inject(module, config, name)
     try:
         result: Any = set_peft_model_state_dict(module, weights, name)

@@ -29,7 +29,7 @@ from clozify.errors import DataError, RunError, quoted
 from clozify.methods.pretrain import SAVE_EVERY
 from clozify.methods.pretrain import pretrain as train
 from clozify.models.cloze import ClozeModel, load_model
-from clozify.models.loading import BUILTIN
+from clozify.models.loading import load_config
 from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import model_key
@@ -278,9 +278,7 @@ def _differences(previous: dict[str, Any], inputs: dict[str, Any]) -> str:
 def _save(cloze: ClozeModel, name: str | Path, recipe: Recipe, folder: Path) -> None:
     """Save the model with the attention dropout of the original: the recipe's is for training only."""
     if recipe.attention_dropout is not None:
-        from transformers import AutoConfig
-
-        original = AutoConfig.from_pretrained(BUILTIN if str(name) == "builtin" else name, local_files_only=True)
+        original = load_config(name)
         for setting in DROPOUT_SETTINGS:
             if hasattr(original, setting):
                 setattr(cloze.model.config, setting, getattr(original, setting))

@@ -14,6 +14,7 @@ from clozify.config.recipe import Mixtext, Uda
 from clozify.methods.mixtext import layers_to_mix, mixtext
 from clozify.methods.uda import uda
 from clozify.models.classifier import Classifier
+from clozify.models.loading import load_config
 from clozify.pipeline.augmentation import Augmented, augment
 from clozify.pipeline.final_classifier import train_classifier
 from clozify.pipeline.run import Run
@@ -86,9 +87,7 @@ def train_semi_supervised(run: Run) -> ClassifierMetrics:
         settings = settings.with_steps(best)
     metrics = train_classifier(run, SemiSupervised(plan.method, settings, texts))  # one that was tried is published
     if isinstance(settings, Mixtext):
-        from transformers import AutoConfig
-
-        config = AutoConfig.from_pretrained(run.folder.path / "classifier", local_files_only=True)
+        config = load_config(run.folder.path / "classifier")
         details["layers"] = layers_to_mix(settings.mix_layers, config.num_hidden_layers)
     details |= {
         "augmentation": texts.description,

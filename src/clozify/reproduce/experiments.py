@@ -270,18 +270,16 @@ def _file_name(text: str) -> str:
 
 def check_model(model: str) -> None:
     """Raise a `ModelError` if the model is neither on this machine nor can be downloaded."""
-    from clozify.models.loading import BUILTIN
+    from clozify.models.loading import BUILTIN, load_config
     from clozify.utils import libraries
 
     path = BUILTIN if model == "builtin" else Path(model)
     if path.is_dir() or libraries.hub_reachable():
         return
-    from transformers import AutoConfig
-
     try:
         with libraries.quiet_transformers():
-            AutoConfig.from_pretrained(model, local_files_only=True)
-    except (OSError, ValueError):
+            load_config(model)
+    except ModelError:
         raise ModelError(
             f"The model '{model}' is neither a folder nor in the local cache, and the hub cannot be reached; name a "
             "folder with --model, or 'builtin'."

@@ -11,13 +11,16 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST
 from scipy.special import softmax
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,8 +40,9 @@ DOCS_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsaf
 class PredictionService:
     """The state and the handlers behind the routes: model, batcher, limits, token and metrics."""
 
-    def __init__(self, model: ServedModel, limits: Limits, token: str | None = None) -> None:
+    def __init__(self, model: ServedModel, limits: Limits, token: str | None = None, local: bool = False) -> None:
         self.model, self.limits, self.task = model, limits, model.task
+        self.local = local  # listens on a loopback address, so that every Host must be one
         self.parser = RequestParser(model.task, limits)
         self.metrics = ServerMetrics()
         self.batcher = Batcher(model.scores, len(self.task.labels), model.max_batch_rows, self._observe_batch)
@@ -92,7 +96,7 @@ class PredictionService:
 
     async def _read_body(self, request: Request) -> bytes:
         limit = self.limits.max_body
-        content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json":
             raise RequestError(
                 415, f"The content type is '{content_type[:60]}'; send JSON, with 'Content-Type: application/json'."
@@ -171,13 +175,14 @@ def create_app(service: PredictionService) -> ASGIApp:
         version=__version__,
         docs_url=None,  # FastAPI's page loads scripts from a CDN; `docs_page` needs no network
         redoc_url=None,
+        redirect_slashes=False,  # redirects would go to the Host that the client sent
         lifespan=lifespan,
     )
     _add_routes(app, service)
     _add_error_handlers(app)
-    schema = openapi_schema(app, service.parser, service.task.labels, service.protected)
+    schema = openapi_schema(app, service.parser, service.task.labels, service.protected, service.local)
     app.openapi = lambda: schema  # type: ignore[method-assign]
-    return RequestMetricsMiddleware(app, service)
+    return RequestMetricsMiddleware(LoopbackHostMiddleware(app) if service.local else app, service)
 
 
 def _add_routes(app: FastAPI, service: PredictionService) -> None:
@@ -219,6 +224,35 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def internal_error(_: Request, __: Exception) -> Response:
         return json_response(500, {"error": "The model failed on this request; see the server's log."})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's own."""
+    try:
+        return host.lower() == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class LoopbackHostMiddleware:
+    """Refuses requests with another Host than this machine's: a web page could send them (DNS rebinding)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI request."""
+        if scope["type"] == "http":
+            host = Headers(scope=scope).get("host", "")
+            try:
+                name = urlsplit(f"//{host}").hostname or ""
+            except ValueError:
+                name = ""
+            if not is_loopback(name):
+                message = f"The Host '{host[:60]}' is not this machine; send Host: localhost (a proxy must too)."
+                await json_response(421, {"error": message})(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
 
 
 class RequestMetricsMiddleware:

@@ -14,7 +14,8 @@ STATUSES = {
     401: "The bearer token is missing or wrong.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "The content type is not JSON.",
+    415: "The content type is missing or not JSON.",
+    421: "The Host is not this machine, and the server listens on a loopback address.",
     422: "The JSON does not fit this task.",
     429: "Too many requests are waiting; try again soon.",
     500: "The model failed on this request.",
@@ -30,8 +31,14 @@ ERROR_SCHEMA = {
 HEALTH_SCHEMA = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
 
 
-def openapi_schema(app: FastAPI, parser: RequestParser, labels: list[str], protected: bool) -> dict[str, Any]:
-    """The OpenAPI document of `app` for one task's requests and labels; `protected`: a bearer token is required."""
+def openapi_schema(
+    app: FastAPI, parser: RequestParser, labels: list[str], protected: bool, local: bool
+) -> dict[str, Any]:
+    """The OpenAPI document of `app` for one task's requests and labels.
+
+    `protected`: a bearer token is required; `local`: the Host must be this machine.
+    """
+    never = {status for status, possible in ((401, protected), (421, local)) if not possible}
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     paths = document["paths"]
     paths["/predict"]["post"] |= {
@@ -39,7 +46,7 @@ def openapi_schema(app: FastAPI, parser: RequestParser, labels: list[str], prote
         "requestBody": {"required": True, **_content("application/json", parser.schema())},
         "responses": {
             "200": _response("application/json", _predictions_schema(labels)),
-            **_errors(*[status for status in STATUSES if status != 401 or protected]),
+            **_errors(*[status for status in STATUSES if status not in never]),
         },
     }
     paths["/health"]["get"] |= {
@@ -57,6 +64,9 @@ def openapi_schema(app: FastAPI, parser: RequestParser, labels: list[str], prote
         "summary": "This documentation as a page",
         "responses": {"200": _response("text/html", {"type": "string"})},
     }
+    if local:
+        for path in ("/health", "/metrics", "/docs"):
+            paths[path]["get"]["responses"] |= _errors(421)
     if protected:
         document.setdefault("components", {})["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
         for path, method in (("/predict", "post"), ("/metrics", "get")):

@@ -21,13 +21,12 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clozify.errors import ServingError
-from clozify.serving.app import PredictionService, create_app
+from clozify.serving.app import PredictionService, create_app, is_loopback
 from clozify.serving.model import ServedModel
 from clozify.serving.requests import Limits
 
 TOKEN_VARIABLE = "CLOZIFY_TOKEN"
 DRAIN_SECONDS = 0.3  # at shutdown, the time for requests already sent to arrive
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 BACKLOG = 2048
 
 
@@ -138,9 +137,9 @@ def serve(
     token = read_token(token_file)
     listening = open_socket(host, port)  # before the model is loaded, so that a wrong port fails at once
     try:
-        service = PredictionService(ServedModel(folder), limits or Limits(), token)
+        service = PredictionService(ServedModel(folder), limits or Limits(), token, is_loopback(host))
         server = make_server(service)
-        if host not in LOOPBACK and token is None:
+        if not service.local and token is None:
             log("note: anyone who can reach this address can use the server; set a token with --token-file.")
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listening.getsockname()[1]}"

@@ -1,23 +1,28 @@
 """What a user does in the studio, without a browser: the project behind the page, with a tiny model."""
 
 import json
+import os
 import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from clozify.config.recipe import load_recipe
 from clozify.config.task import load_task
 from clozify.errors import ClozifyError
 from clozify.studio import preview as previews
 from clozify.studio import server
 from clozify.studio.draft import TaskDraft
 from clozify.studio.preview import Previewer
-from clozify.studio.project import LABELED_FILE, TASK_FILE, UNLABELED_FILE, Project, RunSettings
+from clozify.studio.project import Project
+from clozify.studio.run_inputs import LABELED_FILE, TASK_FILE, UNLABELED_FILE, RunSettings
 from clozify.studio.runs import StudioRun
 from tests.integration.conftest import SETTINGS
 
@@ -32,7 +37,8 @@ def project(files, tmp_path, tiny_folder, tiny):
     project.previewer = Previewer(tiny("bert"))
     project.load(str(files / "pile.csv"))
     project.draft = TaskDraft("stars", ["text"], "label", list(PATTERNS), list(WORDS))
-    return project
+    yield project
+    project.close()
 
 
 def wait(run: StudioRun, seconds: float = 90) -> str:
@@ -83,11 +89,15 @@ def test_the_page_answers_as_the_command_does(project, tiny):
     from clozify.inference.zero_shot import zero_shot
 
     found = project.preview()
-    predicted = zero_shot(project.folder / TASK_FILE, project.data.source, tiny("bert"), max_length=previews.MAX_LENGTH)
-    scores = predicted.scores.pair_scores(0, 50)[:, project.data.shown]
+    texts = project.data.texts(project.draft, project.data.shown)
+    assert "--calibrate" in project.zero_shot_command()
+    predicted = zero_shot(
+        project.folder / TASK_FILE, texts, tiny("bert"), calibrate=True, max_length=previews.MAX_LENGTH
+    )
+    scores = predicted.scores.pair_scores(0, len(texts))
     shares = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
     assert found.probabilities == pytest.approx(shares, abs=1e-5)
-    assert found.ensemble == pytest.approx(predicted.probabilities[:50][project.data.shown], abs=1e-5)
+    assert found.ensemble == pytest.approx(predicted.probabilities, abs=1e-5)
     alike = (shares[0].argmax(axis=-1) == shares[1].argmax(axis=-1)).mean()
     assert found.agreement() == pytest.approx(np.array([[1, alike], [alike, 1]]))
 
@@ -142,19 +152,13 @@ def test_labels_are_a_file_that_training_reads_and_come_back(project, tiny_folde
     project.preview()
     written = pd.read_csv(project.folder / LABELED_FILE, dtype=str)
     assert written.to_dict("list") == {"text": project.data.texts(project.draft, [first, second]), "label": ["2", "1"]}
+    project.close()
     again = Project(project.folder, str(tiny_folder("bert")))
     assert again.data.labels == project.data.labels
     assert again.draft == project.draft
     assert again.data.label_indices(again.draft, [first, second, 7]).tolist() == [1, 0, -1]
     again.set_label(first, None)
     assert again.data.label_counts(again.draft) == {"1": 1, "2": 0}
-
-
-def test_other_rows_do_not_get_the_labels_of_the_first(project, files):
-    """Labels are kept by a row's number, and another file has another row there."""
-    project.set_label(0, "1")
-    project.load(str(files / "test.csv"))
-    assert project.data.labels == {}
 
 
 def test_a_run_starts_the_command_that_is_shown(project, monkeypatch):
@@ -179,6 +183,7 @@ def test_a_run_starts_the_command_that_is_shown(project, monkeypatch):
     unlabeled = pd.read_csv(project.folder / UNLABELED_FILE)["text"]
     assert len(unlabeled) == 20
     assert not set(unlabeled) & set(project.data.texts(project.draft, [0, 1, 2, 3]))
+    run.process = None
 
 
 @pytest.mark.slow
@@ -195,8 +200,44 @@ def test_a_run_trains_a_classifier_that_answers(project):
     assert sum(probabilities.values()) == pytest.approx(1)
     with pytest.raises(ClozifyError, match="Write a text"):
         project.classify(run, {"text": " "})
+    project.close()
     later = Project(project.folder)
     assert [(run.number, run.state) for run in later.runs] == [(1, "done")]
+
+
+@pytest.mark.slow
+def test_the_key_is_not_on_the_browsers_command_line(tmp_path, tiny_folder):
+    """Every user of the machine can list the processes and their arguments."""
+    browser, arguments = tmp_path / "browser", tmp_path / "arguments"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {arguments}.new; mv {arguments}.new {arguments}\n')
+    browser.chmod(0o755)
+    command = [
+        sys.executable,
+        "-m",
+        "clozify",
+        "studio",
+        str(tmp_path / "project"),
+        "--model",
+        str(tiny_folder("bert")),
+    ]
+    environment = os.environ | {"BROWSER": f"{browser} %s", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            key = process.stdout.readline().strip().partition("key=")[2]
+            deadline = time.monotonic() + 60
+            while not arguments.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            opened = arguments.read_text().strip()
+            page = Path(unquote(urlsplit(opened).path))
+            assert len(key) > 20
+            assert key not in opened
+            assert key in page.read_text()
+            assert page.stat().st_mode & 0o777 == 0o600
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+    assert not page.exists()
 
 
 @pytest.mark.slow
@@ -223,5 +264,73 @@ def test_streamlit_draws_the_page(project, monkeypatch):
     assert "no {mask}" in " ".join(element.proto.body for element in page.get("html"))
     assert project.draft.patterns[0] == "It was great."
     first = project.data.shown[0]
-    page.selectbox(key=f"row label 1 {project.data.source} {first} 1/2").set_value("2").run()
+    page.selectbox(key=f"label of row 1 {first}").set_value("2").run()
     assert project.data.labels == {first: "2"}
+
+
+def test_a_second_window_shows_what_the_first_has_done_and_does_not_undo_it(project, monkeypatch):
+    testing = pytest.importorskip("streamlit.testing.v1")
+    monkeypatch.setattr(server, "_project", project)
+    script = Path(server.__file__).with_name("streamlit_app.py")
+    one, two = (testing.AppTest.from_file(script, default_timeout=20).run() for _ in range(2))
+    first, second, *_ = project.data.shown
+    one.text_input(key="pattern 1 0").set_value("{mask} it is: {text}").run()
+    one.selectbox(key=f"label of row 1 {first}").set_value("2").run()
+    two.selectbox(key=f"label of row 1 {second}").set_value("1").run()
+    assert not one.exception
+    assert not two.exception
+    assert project.data.labels == {first: "2", second: "1"}
+    assert project.draft.patterns[0] == two.text_input(key="pattern 1 0").value == "{mask} it is: {text}"
+    assert two.selectbox(key=f"label of row 1 {first}").value == "2"
+
+
+def test_an_empty_page_shows_no_errors(tmp_path, tiny_folder, tiny, monkeypatch):
+    testing = pytest.importorskip("streamlit.testing.v1")
+    project = Project(tmp_path / "project", str(tiny_folder("bert")))
+    project.previewer = Previewer(tiny("bert"))
+    monkeypatch.setattr(server, "_project", project)
+    page = testing.AppTest.from_file(Path(server.__file__).with_name("streamlit_app.py"), default_timeout=20).run()
+    assert not page.exception
+    assert not [element for element in page.get("html") if 'role="alert"' in element.proto.body]
+    project.close()
+
+
+def test_rows_that_all_have_labels_can_be_trained_on(project, files, monkeypatch):
+    """The page used to offer them as unlabelled rows, and the run refused them."""
+    testing = pytest.importorskip("streamlit.testing.v1")
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **_: SimpleNamespace(args=command, poll=lambda: 1, returncode=1)
+    )
+    monkeypatch.setattr(server, "_project", project)
+    project.load(str(files / "test.csv"))
+    page = testing.AppTest.from_file(Path(server.__file__).with_name("streamlit_app.py"), default_timeout=20).run()
+    assert not page.exception
+    assert page.number_input(key="number Unlabelled rows to use").max == 0
+    assert page.number_input(key="number Labelled rows to use (0: all)").max == 40
+    page.number_input(key="number Labelled rows to use (0: all)").set_value(10).run()
+    assert page.number_input(key="number Unlabelled rows to use").max == 30  # the rest, as in the paper
+    page.number_input(key="number Labelled rows to use (0: all)").set_value(0).run()
+    page.text_input(key="unlabeled file").set_value(str(files / "pile.csv")).run()
+    assert page.number_input(key="number Unlabelled rows to use").max == 50
+    run = project.start(RunSettings(unlabeled=0))
+    assert "--unlabeled" not in run.command_line
+    assert run.expected_models == 2 * load_recipe("quick").repetitions
+    run = project.start(RunSettings(unlabeled=20, unlabeled_file=str(files / "pile.csv")))
+    assert f"--unlabeled {UNLABELED_FILE}" in run.command_line
+    written = set(pd.read_csv(project.folder / UNLABELED_FILE)["text"])
+    assert len(written) == 20
+    assert written < set(pd.read_csv(files / "pile.csv")["text"])
+    with pytest.raises(ClozifyError, match="no unlabelled row is left"):
+        project.start(RunSettings())
+    with pytest.raises(ClozifyError, match="iPET needs unlabelled rows"):
+        project.start(RunSettings("ipet", unlabeled=0))
+
+
+def test_rows_with_the_text_of_a_labelled_or_a_test_row_are_not_unlabelled_rows(project, files, tmp_path):
+    texts = list(pd.read_csv(files / "pile.csv")["text"])
+    pd.DataFrame({"text": [*texts, texts[0]], "label": ["1"] + [""] * 50}).to_csv(tmp_path / "twice.csv", index=False)
+    pd.DataFrame({"text": texts[1:11], "label": ["1", "2"] * 5}).to_csv(tmp_path / "some.csv", index=False)
+    project.load(str(tmp_path / "twice.csv"))
+    assert len(project.inputs.unlabeled()) == 49
+    project.inputs.write(RunSettings(test=str(tmp_path / "some.csv")))
+    assert set(pd.read_csv(project.folder / UNLABELED_FILE)["text"]) == set(texts[11:])

@@ -48,14 +48,13 @@ def studio(
     model: ModelOption = "builtin",
 ) -> None:
     """Open a local web page to write a task, label rows, train and try the classifier."""
-    import webbrowser
-
     from clozify.studio.project import Project
     from clozify.studio.server import serve as run_studio
 
     def on_ready(address: str) -> None:
         typer.echo(f"The studio is at {address}\nStop it with Ctrl-C.")
-        if not no_browser:
-            webbrowser.open(address)
 
-    run_studio(Project(folder, model), port, on_ready)
+    project = Project(folder, model)
+    for notice in project.notices:
+        typer.echo(f"note: {notice}", err=True)
+    run_studio(project, port, on_ready, browser=not no_browser)

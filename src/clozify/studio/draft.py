@@ -74,6 +74,21 @@ class TaskDraft:
             problems["labels"].append("Classification needs at least two labels.")
         return {key: messages for key, messages in problems.items() if messages}
 
+    def empty_inputs(self) -> set[str]:
+        """The form fields that are yet to be filled in: their problems are hints, not mistakes."""
+        empty = {f"pattern {index}" for index, text in enumerate(self.patterns) if not text.strip()}
+        empty |= {f"label {i}" for i, (name, words) in enumerate(self.words) if not (name.strip() and words.strip())}
+        if not self.fields:
+            empty.add("fields")
+        if any(not name.strip() for name, _ in self.words):
+            empty.add("labels")
+        return empty
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was typed yet."""
+        return not self.labels and not any(text.strip() for text in self.patterns)
+
     def _label_problems(self, index: int, name: str, words: tuple[str, ...]) -> list[str]:
         if not name:
             return ["Give the label a name."]

@@ -10,7 +10,6 @@ from clozify.studio.tabs.classify import draw_classify_tab
 from clozify.studio.tabs.labels import draw_labels_tab
 from clozify.studio.tabs.run import draw_run_tab
 from clozify.studio.tabs.task import draw_task_tab
-from clozify.studio.tabs.widgets import reset_widgets
 
 
 def draw_page(project: Project) -> None:
@@ -19,8 +18,9 @@ def draw_page(project: Project) -> None:
     st.html(render.STYLE)
     st.title("clozify studio", anchor=False)
     st.html(render.note([f"Project folder: {project.folder}. Model: {project.model_name}."]))
-    if st.session_state.get("version") != project.version:
-        reset_widgets(project)
+    if project.notices:
+        st.html(render.problem(project.notices))
+        st.button("I have read this", on_click=project.notices.clear)
     task_tab, labels_tab, run_tab, classify_tab = st.tabs(["1 Task", "2 Labels", "3 Run", "4 Try"])
     with task_tab:
         preview = draw_task_tab(project)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 
 from clozify.config.pattern import Pattern
 from clozify.config.task import Verbalizer
@@ -26,6 +26,7 @@ from clozify.studio.draft import Problems, TaskDraft
 MAX_LENGTH = 64  # tokens per row, as in the recipe `quick`
 TOP_WORDS_ROWS = 4  # rows that the model's most likely words are computed from
 MAX_CACHED_SCORES = 256
+MIN_CALIBRATION_ROWS = 8  # fewer say too little about how often the model prefers a word
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class SplitWordHint:
 
 @dataclass
 class Preview:
-    """Problems and predictions of a draft.
+    """Problems and predictions of a draft; the predictions are calibrated on the rows themselves.
 
     There are probabilities once a pattern is valid and every label has a word that is one token.
     """
@@ -50,7 +51,7 @@ class Preview:
     top_words: dict[int, list[str]] = field(default_factory=dict)  # pattern index -> the model's likeliest words
     patterns: list[int] = field(default_factory=list)  # indices of the patterns that were scored
     probabilities: NDArray[np.float64] | None = None  # (patterns, rows, labels)
-    ensemble: NDArray[np.float64] | None = None  # (rows, labels): softmax of the patterns' mean raw scores
+    ensemble: NDArray[np.float64] | None = None  # (rows, labels): softmax of the patterns' mean scores
 
     @property
     def predictions(self) -> NDArray[np.int64]:
@@ -102,8 +103,9 @@ class Previewer:
             except ClozifyError as error:
                 preview.problems.setdefault(f"pattern {index}", []).extend(error.problems)
         if scores:
-            preview.probabilities = softmax(np.stack(scores), axis=-1)
-            preview.ensemble = softmax(np.mean(scores, axis=0), axis=-1)
+            stacked = _calibrate(np.stack(scores)) if is_calibrated(len(rows)) else np.stack(scores)
+            preview.probabilities = softmax(stacked, axis=-1)
+            preview.ensemble = softmax(stacked.mean(axis=0), axis=-1)
         return preview
 
     def _single_token_words(
@@ -156,3 +158,15 @@ class Previewer:
         if len(self._scores) > MAX_CACHED_SCORES:
             self._scores.popitem(last=False)
         return self._scores[key]
+
+
+def is_calibrated(rows: int) -> bool:
+    """Whether the answers for so many rows are calibrated."""
+    return rows >= MIN_CALIBRATION_ROWS
+
+
+def _calibrate(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scores (patterns, rows, labels) that divide each label's probability by its mean over the rows."""
+    prior = softmax(scores, axis=-1).mean(axis=1, keepdims=True)
+    calibrated: NDArray[np.float64] = log_softmax(scores, axis=-1) - np.log(prior)
+    return calibrated

@@ -6,104 +6,171 @@ Everything is kept in a folder as files that the command line reads too: `task.t
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import threading
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from clozify.config.recipe import load_recipe
 from clozify.config.task import load_task
 from clozify.data.in_memory import make_rows
-from clozify.data.readers import FORMATS, open_data
-from clozify.data.rows import NO_LABEL
+from clozify.data.readers import FORMATS
 from clozify.errors import ClozifyError, DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
 from clozify.models.cloze import load_model
 from clozify.studio.draft import TaskDraft
-from clozify.studio.preview import MAX_LENGTH, Preview, Previewer
+from clozify.studio.labels import UserLabels, make_row_key, with_label
+from clozify.studio.preview import MAX_LENGTH, Preview, Previewer, is_calibrated
 from clozify.studio.rows import ProjectRows
+from clozify.studio.run_inputs import LABELED_FILE, TASK_FILE, UNLABELED_FILE, RunInputs, RunSettings, absolute
 from clozify.studio.runs import StudioRun, list_runs
+from clozify.studio.state import (
+    STATE_FILE,
+    StudioState,
+    format_state,
+    keep,
+    lock_folder,
+    parse_state,
+    save_text,
+    saving,
+)
 
-TASK_FILE, LABELED_FILE, UNLABELED_FILE, STATE_FILE = "task.toml", "labeled.csv", "unlabeled.csv", "studio.json"
 SAMPLE_TASK, SAMPLE_SOURCE = "debian", "builtin:unlabeled"
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """What the user chooses for a run."""
-
-    method: str = "pet"
-    recipe: str = "quick"
-    unlabeled: int = 600  # the number of unlabelled rows to use
-    examples: int = 0  # the number of labelled rows to use; 0: all
-    test: str = ""  # a file with labelled rows
-    recipe_settings: str = ""  # NAME=VALUE, separated by spaces
-
-
 class Project:
-    """A project folder, opened with one model."""
+    """A project folder, opened with one model and locked for this process."""
 
     def __init__(self, folder: str | Path, model: str = "builtin") -> None:
         self.folder = Path(folder).resolve()
         if self.folder.is_file():
             raise RunError(f"The project cannot be in '{folder}', which is a file; name a folder.")
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._folder_lock = lock_folder(self.folder)
         self.model_name = str(Path(model).resolve()) if Path(model).is_dir() else model
         self.draft = TaskDraft()
         self.data = ProjectRows()
         self.version = 0  # grows whenever the draft is replaced by something else than typing
+        self.notices: list[str] = []  # what the user should know about the files of an earlier session
         self.runs = list_runs(self.folder)
-        self.lock = threading.RLock()  # Streamlit may run the page twice at a time; the model serves one call at a time
+        self.lock = threading.RLock()  # Streamlit runs a script per window; the model serves one call at a time
         self._finished: dict[tuple[Path, int], FinishedRun] = {}
-        self._restore()
+        self._state = StudioState()  # as it was last saved
+        try:
+            self._restore()
+        except BaseException:
+            self._folder_lock.release()
+            raise
+
+    # what is kept in the folder
 
     def _restore(self) -> None:
-        """Load what an earlier session left in the folder."""
-        try:
-            if (self.folder / TASK_FILE).is_file():
-                self.draft = TaskDraft.from_task(load_task(self.folder / TASK_FILE))
-            state = json.loads((self.folder / STATE_FILE).read_text(encoding="utf-8"))
-            self.data.restore(state["source"], {int(row): label for row, label in state["labels"].items()})
-        except (OSError, ValueError, KeyError, ClozifyError):
-            return  # no earlier session, or its data is gone
+        """Load what an earlier session left in the folder; what cannot be read is kept and said."""
+        task_path, state_path = self.folder / TASK_FILE, self.folder / STATE_FILE
+        if task_path.is_file():
+            try:
+                self.draft = TaskDraft.from_task(load_task(task_path))
+            except ClozifyError as error:
+                kept = keep(task_path, move=True)
+                self.notices.append(f"{error.problems[0]} It was kept as '{kept}'.")
+        if state_path.is_file():
+            try:
+                state = parse_state(state_path.read_bytes().decode())
+            except ValueError as error:
+                kept = keep(state_path, move=True)
+                self.notices.append(
+                    f"The file '{state_path}', which has the labels, cannot be read ({error}); it was kept as '{kept}'."
+                )
+                state = StudioState()
+            self._state = state
+            self.data.user_labels = state.labels
+        if not state_path.is_file():
+            self._adopt_files()
+        if self._state.source is not None:
+            try:
+                self._open(self._state.source)
+            except ClozifyError as error:
+                labels = len(self._state.labels) + len(self._state.row_labels)
+                self.notices.append(
+                    f"{error.problems[0]} Its labels are kept ({labels:,}); load the file from its new path."
+                )
 
-    def _save_state(self) -> None:
-        content = {"source": self.data.source, "labels": {str(row): label for row, label in self.data.labels.items()}}
-        (self.folder / STATE_FILE).write_text(
-            json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
-        )
+    def _adopt_files(self) -> None:
+        """Keep the CSV files of a folder without `studio.json`, and take over the labels of `labeled.csv`."""
+        files = [self.folder / name for name in (LABELED_FILE, UNLABELED_FILE) if (self.folder / name).is_file()]
+        for path in files:
+            self.notices.append(f"The file '{path.name}' was there before; it was kept as '{keep(path).name}'.")
+        self.data.user_labels = labels = read_labels(self.folder / LABELED_FILE, self.draft.label)
+        if labels:
+            self.notices.append(f"{len(labels):,} labels were taken over from '{LABELED_FILE}'.")
+        if files:
+            self._save(labels)
+
+    def _save(self, labels: UserLabels) -> None:
+        """Write `studio.json` with these labels."""
+        state = replace(self._state, source=self.data.source or self._state.source, labels=labels)
+        save_text(self.folder / STATE_FILE, format_state(state))
+        self._state = state
 
     # the rows
 
     def upload(self, name: str, content: bytes) -> None:
-        """Save an uploaded file in the project's folder and load it."""
+        """Save an uploaded file in the project's folder and load it; no other upload is replaced."""
         safe_name = re.sub(r"[^\w.-]+", "_", Path(name.replace("\\", "/")).name).lstrip("._-") or "rows"
-        if Path(safe_name.removesuffix(".gz")).suffix.lower() not in FORMATS:
+        stem, suffix = split_name(safe_name)
+        if suffix.removesuffix(".gz") not in FORMATS:
             raise DataError(f"The file '{name}' has an unknown format; use {quoted(FORMATS)}, gzipped or not.")
-        path = self.folder / "data" / safe_name
+        path, number = self.folder / "data" / safe_name, 1
+        while path.exists() and path.read_bytes() != content:
+            number += 1
+            path = path.with_name(f"{stem}-{number}{suffix}")
+        if path.exists():
+            self.load(str(path))
+            return
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-        self.load(str(path))
+        with saving(path) as tmp_path:
+            tmp_path.write_bytes(content)
+        try:
+            self.load(str(path))
+        except DataError:
+            path.unlink()
+            raise
 
     def load(self, source: str) -> None:
         """Load rows from a file, a folder of shards, a hub data set or the sample."""
+        if Path(absolute(source)) in (self.folder / LABELED_FILE, self.folder / UNLABELED_FILE):
+            raise DataError(f"The studio itself writes '{source}'; copy it to another name and load that.")
         with self.lock:
-            self.data.load(source)
-            if not set(self.draft.fields) <= set(self.data.columns) or not self.draft.fields:
-                self.draft.fields = self.data.longest_column(self.draft.label)
+            self._open(source)
             self.name_labels()
             self.version += 1
-            self._save_state()
+            self._save(self.data.user_labels)
+
+    def _open(self, source: str) -> None:
+        self.data.load(source)
+        if not set(self.draft.fields) <= set(self.data.columns) or not self.draft.fields:
+            self.draft.fields = self.data.longest_column(self.draft.label)
+        if self._state.row_labels and self.data.source == self._state.row_source and self.draft.fields:
+            self._convert_row_labels()
+
+    def _convert_row_labels(self) -> None:
+        """Give the labels that an older version kept by row number to the rows' texts."""
+        row_labels = self._state.row_labels
+        rows = [row for row in row_labels if row < len(self.data)]
+        keys = self.data.row_keys(self.draft, rows)
+        labels: UserLabels = {key: row_labels[row] for key, row in zip(keys, rows, strict=True)}
+        self.data.user_labels = labels | self.data.user_labels
+        self._state = replace(self._state, row_labels={row: row_labels[row] for row in row_labels if row not in rows})
 
     def load_sample(self) -> None:
         """Load the task and the rows that come with clozify."""
-        self.draft = TaskDraft.from_task(load_task(SAMPLE_TASK))
-        self.load(SAMPLE_SOURCE)
+        with self.lock:
+            self.draft = TaskDraft.from_task(load_task(SAMPLE_TASK))
+            self.load(SAMPLE_SOURCE)
 
     def name_labels(self) -> bool:
         """Take the labels' names from the label column if the draft has none yet; returns whether it did.
@@ -127,15 +194,27 @@ class Project:
         """The model's answers to the draft on the rows on display; saves the task if it has no problems."""
         with self.lock:
             shown = self.data.shown
-            rows = self.data.select(self.draft, shown)
-            preview = self.previewer.preview(self.draft, rows, (self.data.source, *shown))
+            try:
+                rows = self.data.select(self.draft, shown)
+                preview = self.previewer.preview(self.draft, rows, (self.data.loads, *shown))
+            except ClozifyError as error:  # such as a column of lists
+                return Preview(problems={"fields": error.problems})
             try:
                 self.data.label_indices(self.draft, shown)
             except ClozifyError as error:
                 preview.problems.setdefault("label column", []).extend(error.problems)
             if not preview.problems:
-                self.draft.to_task().save(self.folder / TASK_FILE)
+                try:
+                    self._save_task()
+                except ClozifyError as error:
+                    preview.problems["task"] = error.problems
             return preview
+
+    def _save_task(self) -> None:
+        """Write `task.toml`, unless it has the draft's task already."""
+        toml, path = self.draft.to_task().to_toml(), self.folder / TASK_FILE
+        if not path.is_file() or path.read_bytes() != toml.encode():
+            save_text(path, toml)
 
     def toml(self) -> str | None:
         """The task file, or None while the draft is incomplete."""
@@ -147,6 +226,7 @@ class Project:
     def zero_shot_command(self) -> str:
         """The command that gives the page's answers for all rows."""
         command = ["clozify", "zero-shot", TASK_FILE, "--data", self.data.source or "FILE"]
+        command += ["--calibrate"] if is_calibrated(len(self.data)) else []
         return shlex.join([*command, "--max-length", str(MAX_LENGTH), *self._model_option])
 
     @property
@@ -156,68 +236,44 @@ class Project:
     # labels
 
     def set_label(self, row: int, label: str | None) -> None:
-        """Set or remove the user's label of a row."""
+        """Set or remove the label of a row; it is saved before it counts."""
         with self.lock:
-            if label is None:
-                self.data.labels.pop(row, None)
-            else:
-                self.data.labels[row] = label
-            self._save_state()
-            self.write_labeled()
+            (key,) = self.data.row_keys(self.draft, [row])
+            labels = with_label(self.data.user_labels, key, label)
+            self._save(labels)
+            self.data.user_labels = labels
+            self.inputs.write_labeled()
 
-    def write_labeled(self) -> int:
-        """Write `labeled.csv`, the fields and labels of all labelled rows; returns the number of rows."""
-        import pandas as pd
-
-        labels = self.data.label_indices(self.draft)
-        indices = [int(row) for row in np.flatnonzero(labels != NO_LABEL)]
-        columns = self.data.columns_of(self.draft, indices)
-        columns[self.draft.label] = [self.draft.labels[labels[row]] for row in indices]
-        pd.DataFrame(columns).to_csv(self.folder / LABELED_FILE, index=False)
-        return len(indices)
+    @property
+    def inputs(self) -> RunInputs:
+        """The rows that runs are trained on."""
+        return RunInputs(self.folder, self.data, self.draft, self._model_option)
 
     # runs
 
     def start(self, settings: RunSettings | None = None) -> StudioRun:
         """Write the run's input files and start it; raises a `ClozifyError` if something is missing."""
         settings = settings or RunSettings()
+        with self.lock:
+            self._check_idle()
+            task = self.draft.to_task()
+            expected_models = settings.expected_models(task)
+            self._save_task()
+            arguments = self.inputs.write(settings)
+            run = StudioRun(self.folder, max((run.number for run in self.runs), default=0) + 1)
+            run.start(arguments, expected_models)
+            self.runs.append(run)
+            return run
+
+    def resume(self, run: StudioRun) -> None:
+        """Start a stopped or failed run again; it goes on where it was."""
+        with self.lock:
+            self._check_idle()
+            run.resume()
+
+    def _check_idle(self) -> None:
         if any(run.state == "running" for run in self.runs):
             raise RunError("A run is in progress; wait for it or stop it.")
-        task = self.draft.to_task()
-        recipe = load_recipe(settings.recipe, settings.recipe_settings.split())
-        task.save(self.folder / TASK_FILE)
-        run = StudioRun(self.folder, max((run.number for run in self.runs), default=0) + 1)
-        if settings.method == "pet":
-            run.expected_models = (len(task.pairs) + int(recipe.distillation)) * recipe.repetitions
-        elif settings.method == "supervised":
-            run.expected_models = recipe.repetitions
-        run.start(self._train_arguments(settings))
-        self.runs.append(run)
-        return run
-
-    def _train_arguments(self, settings: RunSettings) -> list[str]:
-        """The arguments of `clozify train`; writes the files that they name."""
-        import pandas as pd
-
-        labeled = self.write_labeled()
-        if not labeled and settings.method != "ipet":
-            raise DataError("No row has a label yet; label a few rows first.")
-        arguments = [TASK_FILE, *(["--labeled", LABELED_FILE] if labeled else [])]
-        arguments += ["--method", settings.method, "--recipe", settings.recipe]
-        if settings.method != "supervised":
-            rows = self.data.unlabeled(self.draft, settings.unlabeled)
-            pd.DataFrame(self.data.columns_of(self.draft, rows)).to_csv(self.folder / UNLABELED_FILE, index=False)
-            arguments += ["--unlabeled", UNLABELED_FILE]
-        if settings.examples:
-            arguments += ["--examples", str(settings.examples)]
-        if test := settings.test.strip():
-            open_data(test)  # a wrong name fails now
-            path = Path(test).expanduser()
-            arguments += ["--test", str(path.resolve()) if path.exists() else test]
-        arguments += self._model_option
-        for setting in settings.recipe_settings.split():
-            arguments += ["--set", setting]
-        return arguments
 
     def run(self, number: int) -> StudioRun | None:
         """The run with this number."""
@@ -225,19 +281,19 @@ class Project:
 
     def classifier_fields(self, run: StudioRun) -> list[str]:
         """The fields that a finished run's classifier reads."""
-        return self._open(run).task.fields
+        return self._open_run(run).task.fields
 
     def classify(self, run: StudioRun, texts: dict[str, str]) -> list[tuple[str, float]]:
         """A finished run's labels for one row with their probabilities, likeliest first."""
         if not any(text.strip() for text in texts.values()):
             raise DataError("Write a text to classify.")
         with self.lock:
-            finished = self._open(run)
+            finished = self._open_run(run)
             rows = make_rows({field: [text] for field, text in texts.items()}, finished.task, "the text")
             (probabilities,) = finished.probabilities(rows)
         return [(finished.task.labels[index], float(probabilities[index])) for index in np.argsort(-probabilities)]
 
-    def _open(self, run: StudioRun) -> FinishedRun:
+    def _open_run(self, run: StudioRun) -> FinishedRun:
         metrics = run.path / "metrics.json"
         key = run.path, metrics.stat().st_mtime_ns if metrics.is_file() else 0
         if key not in self._finished:
@@ -245,6 +301,33 @@ class Project:
         return self._finished[key]
 
     def close(self) -> None:
-        """Stop the runs that this process started."""
-        for run in self.runs:
-            run.stop()
+        """Stop the runs that this process started and unlock the folder."""
+        try:
+            for run in self.runs:
+                run.stop()
+        finally:
+            self._folder_lock.release()
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """A file's name without its suffix, and the suffix in lower case: `.csv`, `.csv.gz`."""
+    stem = re.sub(r"\.gz$", "", name, flags=re.IGNORECASE)
+    stem = stem.removesuffix(Path(stem).suffix)
+    return stem, name[len(stem) :].lower()
+
+
+def read_labels(path: Path, label_column: str) -> UserLabels:
+    """The labels of a `labeled.csv`; none if there is no such file or it lacks the column."""
+    try:
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (OSError, ValueError):
+        return {}
+    if label_column not in frame or len(frame.columns) < 2:
+        return {}
+    names = frame.pop(label_column)
+    texts = frame.to_dict("records")
+    return {
+        make_row_key({str(field): text for field, text in row.items()}): name
+        for row, name in zip(texts, names, strict=True)
+        if name
+    }

@@ -21,7 +21,8 @@ STYLE = """<style>
 .cz-problem { background: rgba(220, 60, 50, .14); border-left: 3px solid rgb(220, 60, 50) }
 .cz-note { background: rgba(128, 128, 128, .12) }
 .cz-success { background: rgba(30, 150, 80, .14); border-left: 3px solid rgb(30, 150, 80) }
-.cz-problem p, .cz-note p, .cz-success p { margin: .1rem 0 }
+.cz-hint { font-size: .85rem; opacity: .75; overflow-wrap: anywhere }
+.cz-problem p, .cz-note p, .cz-success p, .cz-hint p { margin: .1rem 0 }
 .cz-scroll { overflow-x: auto; max-width: 100% }
 .cz-scroll table { border-collapse: collapse; font-size: .88rem; width: 100% }
 .cz-scroll th, .cz-scroll td { text-align: left; vertical-align: top; padding: .35rem .5rem; border: 0;
@@ -31,7 +32,7 @@ STYLE = """<style>
 .cz-answer { white-space: nowrap }
 .cz-small { display: block; opacity: .65; font-size: .8rem; font-weight: 400 }
 .cz-differs { background: rgba(230, 160, 20, .22) }
-.cz-right { color: rgb(30, 150, 80) } .cz-wrong { color: rgb(220, 60, 50) }
+.cz-right { color: light-dark(#0b7236, #5fd08c) } .cz-wrong { color: light-dark(#b3261e, #ff8f86) }
 .cz-centre { text-align: center !important }
 .cz-chip { display: inline-block; padding: .05rem .45rem; margin: .1rem .2rem .1rem 0; border-radius: .8rem;
   font-size: .85rem; background: rgba(128, 128, 128, .16); overflow-wrap: anywhere }
@@ -52,6 +53,11 @@ def problem(messages: Iterable[str]) -> str:
 def note(messages: Iterable[str]) -> str:
     """A grey box."""
     return _box("cz-note", messages)
+
+
+def hint(messages: Iterable[str]) -> str:
+    """Small grey text below an input that is yet to be filled in."""
+    return _box("cz-hint", messages)
 
 
 def success(messages: Iterable[str]) -> str:

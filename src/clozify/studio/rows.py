@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 
 from clozify.config.task import Task, Verbalizer
 from clozify.data.readers import open_data
-from clozify.data.rows import NO_LABEL, UNLABELED, Rows
+from clozify.data.rows import NO_LABEL, UNLABELED, Rows, few_shot
 from clozify.studio.draft import TaskDraft
+from clozify.studio.labels import RowKey, UserLabels, identity_task, match_labels
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -25,24 +27,61 @@ class ProjectRows:
 
     def __init__(self) -> None:
         self.source: str | None = None
-        self.labels: dict[int, str] = {}  # row index -> the user's label
         self.page = 0  # which rows are on display
+        self.loads = 0  # the number of loaded files; the same name may be another file
+        self._user_labels: UserLabels = {}
         self._dataset: Dataset | None = None
+        self._rows: dict[tuple[str, ...], Rows] = {}  # a cache: all rows, by fields, with the hashes of their texts
+        self._label_keys: dict[int, RowKey] | None = None  # a cache: row index -> the key of the user's label
         self._file_labels: tuple[object, NDArray[np.int16]] | None = None  # a cache: its key and the file's labels
 
     def load(self, source: str) -> None:
-        """Load a file, a folder of shards, a hub data set or the sample; another source drops the labels."""
+        """Load a file, a folder of shards, a hub data set or the sample; the labels stay with their texts."""
         path = Path(source).expanduser()
         source = str(path.resolve()) if path.exists() else source
-        dataset = open_data(source)
-        if source != self.source:
-            self.labels = {}
-        self._dataset, self.source, self.page = dataset, source, 0
+        self._dataset = open_data(source)
+        self.source, self.page, self.loads = source, 0, self.loads + 1
+        self._rows, self._label_keys = {}, None
 
-    def restore(self, source: str, labels: dict[int, str]) -> None:
-        """Load a source with the labels of an earlier session."""
-        self.load(source)
-        self.labels = {row: label for row, label in labels.items() if row < len(self)}
+    @property
+    def user_labels(self) -> UserLabels:
+        """The labels given on the page, also those of texts that are not in the data."""
+        return self._user_labels
+
+    @user_labels.setter
+    def user_labels(self, labels: UserLabels) -> None:
+        self._user_labels, self._label_keys = labels, None
+
+    def row_keys(self, draft: TaskDraft, indices: list[int]) -> list[RowKey]:
+        """What the labels of these rows belong to: the texts of the draft's fields."""
+        rows = self._rows_of_fields(tuple(sorted(draft.fields)))
+        assert rows is not None
+        selected = rows.select(indices)
+        texts = zip(*(selected.texts(field) for field in rows.task.fields), strict=True)
+        return [tuple(zip(rows.task.fields, row, strict=True)) for row in texts]
+
+    def _rows_of_fields(self, fields: tuple[str, ...]) -> Rows | None:
+        """All rows, read for the texts that labels belong to."""
+        if self._dataset is None or not set(fields) <= set(self.columns):
+            return None
+        if fields not in self._rows:
+            self._rows[fields] = Rows(self._dataset, identity_task(fields), self.source or "the data")
+        return self._rows[fields]
+
+    @property
+    def labels(self) -> dict[int, str | None]:
+        """Row index -> the user's label; None: the user removed the label that the file has."""
+        return {row: self._user_labels[key] for row, key in self._matched_keys().items()}
+
+    def _matched_keys(self) -> dict[int, RowKey]:
+        if self._label_keys is None:
+            self._label_keys = match_labels(self._user_labels, self._rows_of_fields)
+        return self._label_keys
+
+    def unmatched_labels(self) -> int:
+        """The number of labels whose texts are not in the data."""
+        matched = set(self._matched_keys().values())
+        return sum(label is not None and key not in matched for key, label in self._user_labels.items())
 
     def __len__(self) -> int:
         return 0 if self._dataset is None else len(self._dataset)
@@ -81,7 +120,7 @@ class ProjectRows:
         """Display the next selection of rows."""
         self.page += 1
 
-    def select(self, draft: TaskDraft, indices: list[int] | None = None) -> Rows | None:
+    def select(self, draft: TaskDraft, indices: Sequence[int] | NDArray[np.int64] | None = None) -> Rows | None:
         """All rows or some of them with the draft's fields; None without data or without fields."""
         if self._dataset is None or not draft.fields:
             return None
@@ -101,15 +140,14 @@ class ProjectRows:
     def label_indices(self, draft: TaskDraft, indices: list[int] | None = None) -> NDArray[np.int16]:
         """Labels as indices into `draft.labels`, for all rows or some: the user's, else the file's, else NO_LABEL."""
         names = draft.labels
-        selected = list(range(len(self))) if indices is None else indices
-        labels = self._labels_of_file(draft, tuple(names))[selected]
-        for position, row in enumerate(selected):
-            if self.labels.get(row) in names:
-                labels[position] = names.index(self.labels[row])
-        return labels
+        labels = self._labels_of_file(draft, tuple(names)).copy()
+        for row, label in self.labels.items():
+            if label is None or label in names:
+                labels[row] = NO_LABEL if label is None else names.index(label)
+        return labels if indices is None else labels[indices]
 
     def _labels_of_file(self, draft: TaskDraft, names: tuple[str, ...]) -> NDArray[np.int16]:
-        key = (self.source, draft.label, names)
+        key = (self.loads, draft.label, names)
         if self._file_labels is None or self._file_labels[0] != key:
             rows = self.select(draft) if names else None
             unlabeled = np.full(len(self), NO_LABEL, dtype=np.int16)
@@ -121,12 +159,26 @@ class ProjectRows:
         labels = self.label_indices(draft)
         return {name: int((labels == index).sum()) for index, name in enumerate(draft.labels)}
 
-    def unlabeled(self, draft: TaskDraft, limit: int) -> list[int]:
-        """Indices of at most `limit` rows, spread evenly over those without a label or, if all have one, over all."""
-        free = np.flatnonzero(self.label_indices(draft) == NO_LABEL)
-        free = free if len(free) else np.arange(len(self))
-        indices: list[int] = free[np.unique(np.linspace(0, len(free) - 1, min(limit, len(free))).astype(int))].tolist()
-        return indices
+    def other_labels(self, draft: TaskDraft) -> list[str]:
+        """The user's labels of loaded rows that the draft does not have (any more)."""
+        return sorted({label for label in self.labels.values() if label is not None and label not in draft.labels})
+
+    def labeled(self, draft: TaskDraft, examples: int = 0, seed: int | None = None) -> list[int]:
+        """Indices of the rows that have a label, or of as many as `few_shot` selects for `examples`."""
+        labels = self.label_indices(draft)
+        indices = np.flatnonzero(labels != NO_LABEL)
+        if examples and len(indices):
+            rows = self.select(draft, indices)
+            assert rows is not None
+            rows.labels = labels[indices]
+            indices = few_shot(rows, examples, seed).row_numbers()
+        return [int(row) for row in indices]
+
+    def without(self, draft: TaskDraft, excluded: Sequence[int], other: Rows | None = None) -> Rows:
+        """All rows, or those of another file, whose texts none of these rows has."""
+        rows = self._rows_of_fields(tuple(sorted(draft.fields)))
+        assert rows is not None
+        return (rows if other is None else other).excluding(rows.select(list(excluded)))
 
 
 def _placeholder_task(draft: TaskDraft) -> Task:

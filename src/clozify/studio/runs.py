@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from clozify.studio.state import save_text
 
 RUNS_FOLDER = "runs"
 
@@ -21,17 +26,37 @@ class StudioRun:
         self.path = project / RUNS_FOLDER / str(number)
         self.process: subprocess.Popen[bytes] | None = None
         self.stopped = False
+        self.arguments: list[str] = []  # of `clozify train`; empty: unknown
         self.expected_models = 0  # models that the run will train; 0: unknown
-        self.command_line = ""  # the same run on the command line, in the project's folder
+        try:
+            content = json.loads(self._arguments_file.read_text(encoding="utf-8"))
+            self.arguments, self.expected_models = list(content["arguments"]), int(content["expected_models"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # not started yet, or by an older version
 
-    def start(self, arguments: list[str]) -> None:
+    def start(self, arguments: list[str], expected_models: int = 0) -> None:
         """Start `clozify train ARGUMENTS --output runs/NUMBER` in the project's folder."""
         self.path.parent.mkdir(exist_ok=True)
-        command = ["clozify", "train", *arguments, "--output", f"{RUNS_FOLDER}/{self.number}"]
-        self.command_line = shlex.join(command)
+        content = {"arguments": arguments, "expected_models": expected_models}
+        save_text(self._arguments_file, json.dumps(content, ensure_ascii=False) + "\n")
+        self.arguments, self.expected_models = arguments, expected_models
+        self.resume()
+
+    @property
+    def _command(self) -> list[str]:
+        return ["clozify", "train", *self.arguments, "--output", f"{RUNS_FOLDER}/{self.number}"]
+
+    @property
+    def command_line(self) -> str:
+        """The same run on the command line, in the project's folder; empty: unknown."""
+        return shlex.join(self._command) if self.arguments else ""
+
+    def resume(self) -> None:
+        """Start the run's command, which continues where an earlier process was stopped."""
+        self.stopped = False
         with self._output_file.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [sys.executable, "-m", *self._command],
                 cwd=self.project,
                 env=os.environ | _absolute_python_path(),
                 stdin=subprocess.DEVNULL,
@@ -41,6 +66,11 @@ class StudioRun:
             )
 
     @property
+    def _arguments_file(self) -> Path:
+        """The arguments, for a later studio that resumes the run."""
+        return self.path.with_name(f"{self.number}.json")
+
+    @property
     def _output_file(self) -> Path:
         """What the command prints."""
         return self.path.with_name(f"{self.number}.txt")
@@ -48,13 +78,25 @@ class StudioRun:
     @property
     def state(self) -> str:
         """`running`, `done`, `failed` or `stopped`."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is None:
+            if self._is_locked():
+                return "running"  # its studio was killed, and it goes on
+            return "done" if (self.path / "metrics.json").is_file() else "stopped"
+        if self.process.poll() is None:
             return "running"
-        if self.process is not None and self.process.returncode == 0:
+        if self.process.returncode == 0:
             return "done"
-        if self.stopped or self.process is None:
-            return "done" if self.process is None and (self.path / "metrics.json").is_file() else "stopped"
-        return "failed"
+        return "stopped" if self.stopped else "failed"
+
+    def _is_locked(self) -> bool:
+        """Whether a process is working on the run."""
+        if not (self.path / ".lock").is_file():
+            return False
+        try:
+            with FileLock(self.path / ".lock", blocking=False):
+                return False
+        except Timeout:
+            return True
 
     def log_lines(self) -> list[str]:
         """The lines of the run's log, without their times."""
@@ -80,6 +122,8 @@ class StudioRun:
         except OSError:
             return []
         errors = [line.removeprefix("error: ") for line in output if line.startswith("error: ")]
+        if self.process is not None and self.process.returncode is not None and self.process.returncode < 0:
+            errors.append(f"The process was ended by the signal {-self.process.returncode}; resume the run.")
         return errors or output[-3:]
 
     @property
@@ -115,5 +159,5 @@ def _absolute_python_path() -> dict[str, str]:
 def list_runs(project: Path) -> list[StudioRun]:
     """The runs in a project's folder, in the order of their numbers."""
     folder = project / RUNS_FOLDER
-    numbers = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
-    return [StudioRun(project, number) for number in sorted(numbers)]
+    names = {path.name.partition(".")[0] for path in folder.iterdir()} if folder.is_dir() else set()
+    return [StudioRun(project, number) for number in sorted(int(name) for name in names if name.isdigit())]

@@ -10,7 +10,10 @@ from __future__ import annotations
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+import webbrowser
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager, nullcontext, suppress
+from html import escape
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from clozify.errors import ClozifyError, RunError
 from clozify.studio.project import Project
 
 HOSTS = ("127.0.0.1", "localhost")
+REDIRECT_FILE = "open-studio.html"
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -138,31 +142,63 @@ def create_app(project: Project, key: str, port: int) -> App:
     return app
 
 
-def serve(project: Project, port: int = 0, on_ready: Callable[[str], None] = print) -> None:
-    """Serve until stopped; calls `on_ready` with the page's address, key included, once it can be opened."""
-    key = secrets.token_urlsafe(24)
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            listening.bind((HOSTS[0], port))
-        except OSError as error:
-            raise RunError(f"Port {port} cannot be used ({error.strerror}); name another, or 0 for any.") from None
-        port = listening.getsockname()[1]
-        app = create_app(project, key, port)
-        import uvicorn
+def serve(project: Project, port: int = 0, on_ready: Callable[[str], None] = print, browser: bool = False) -> None:
+    """Serve until stopped; calls `on_ready` with the page's address, key included, once it can be opened.
 
-        _ = project.previewer  # loads the model, so that a wrong name fails now
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2))
-        signal.signal(signal.SIGTERM, _exit)
-        listening.listen()  # from here on a browser waits instead of being refused
-        on_ready(f"http://{HOSTS[0]}:{port}/?key={key}")
-        try:
+    With `browser`, the page is opened in a browser too.
+    """
+    try:
+        with socket.socket() as listening:
+            _serve(project, listening, port, on_ready, browser)
+    finally:
+        project.close()
+
+
+def _serve(
+    project: Project, listening: socket.socket, port: int, on_ready: Callable[[str], None], browser: bool
+) -> None:
+    key = secrets.token_urlsafe(24)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        listening.bind((HOSTS[0], port))
+    except OSError as error:
+        raise RunError(f"Port {port} cannot be used ({error.strerror}); name another, or 0 for any.") from None
+    port = listening.getsockname()[1]
+    app = create_app(project, key, port)
+    import uvicorn
+
+    _ = project.previewer  # loads the model, so that a wrong name fails now
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2))
+    signal.signal(signal.SIGTERM, _exit)
+    listening.listen()  # from here on a browser waits instead of being refused
+    address = f"http://{HOSTS[0]}:{port}/?key={key}"
+    on_ready(address)
+    with redirect_file(project.folder, address) if browser else nullcontext() as path:
+        if path is not None:
+            webbrowser.open(path.as_uri())
+        with suppress(KeyboardInterrupt):
             server.run(sockets=[listening])  # raises the signal that stopped it
-        except KeyboardInterrupt:
-            pass
-        finally:
-            project.close()
+
+
+@contextmanager
+def redirect_file(folder: Path, address: str) -> Iterator[Path]:
+    """A page that leads to the address and that only this user can read; it is removed at the end.
+
+    A browser's command line can be seen by every user of the machine, so it gets this file and not the key.
+    """
+    path = folder / REDIRECT_FILE
+    path.unlink(missing_ok=True)  # of a studio that was killed
+    path.touch(0o600, exist_ok=False)
+    try:
+        path.write_text(
+            f'<!doctype html><meta charset="utf-8"><title>clozify studio</title><meta http-equiv="refresh" '
+            f'content="0; url={escape(address)}"><p><a href="{escape(address)}">Open the studio</a></p>\n',
+            encoding="utf-8",
+        )
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _exit(*_: object) -> None:

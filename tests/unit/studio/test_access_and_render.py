@@ -9,7 +9,7 @@ import pytest
 
 from clozify.studio import render
 from clozify.studio.preview import Preview, SplitWordHint
-from clozify.studio.server import AccessMiddleware
+from clozify.studio.server import AccessMiddleware, redirect_file
 
 NASTY = "<script>alert(1)</script>\"'&"
 PORT = 8123
@@ -85,6 +85,14 @@ def test_another_site_or_a_stranger_cannot_drive_the_page(kind, headers):
 def test_a_websocket_of_the_page_itself_is_let_in():
     assert send_request("websocket", cookie=KNOWN, origin=f"http://127.0.0.1:{PORT}")[2]
     assert not send_request("websocket", query=b"key=secret")[2]
+
+
+def test_the_page_that_leads_a_browser_to_the_key_is_private_and_goes(tmp_path):
+    (tmp_path / "open-studio.html").write_text("of a studio that was killed")  # readable by all
+    with redirect_file(tmp_path, "http://127.0.0.1:1/?key=se&cret") as path:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert "url=http://127.0.0.1:1/?key=se&amp;cret" in path.read_text()
+    assert not path.exists()
 
 
 def test_streamlit_sends_nothing_and_listens_here_alone():

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
+from clozify.errors import ClozifyError, quoted
 from clozify.studio import render
 from clozify.studio.preview import Preview
-from clozify.studio.project import LABELED_FILE, Project
-from clozify.studio.tabs.widgets import widget_key
+from clozify.studio.project import Project
+from clozify.studio.run_inputs import LABELED_FILE
+from clozify.studio.tabs.widgets import show_value
 
 
 def draw_labels_tab(project: Project, preview: Preview) -> None:
     """Draw the tab."""
     data, draft = project.data, project.draft
-    if not data.source or len(draft.labels) < 2:
+    if not data.source or len(draft.labels) < 2 or "fields" in preview.problems:
         st.html(render.note(["Load rows and name the labels first, in the tab Task."]))
         return
     if "label column" in preview.problems:
         st.html(render.problem(preview.problems["label column"]))
         return
-    counts = ", ".join(f"{name} {count:,}" for name, count in data.label_counts(draft).items())
-    st.html(render.note([f"Label a few rows of each label to begin with. Labelled rows: {counts}."]))
+    _draw_counts(project)
     texts, labels = data.texts(draft, data.shown), data.label_indices(draft, data.shown)
     for row, text, label_index in zip(data.shown, texts, labels, strict=True):
-        key = widget_key("row label", f"{data.source} {row} {'/'.join(draft.labels)}")
         with st.container(horizontal=True, vertical_alignment="center", border=True):
             st.html(f"<div style='min-width: 14rem'>{render.row_text(text)}</div>")
+            label = None if label_index < 0 else draft.labels[label_index]
             st.selectbox(
                 f"Label of row {row + 1}",
                 draft.labels,
-                index=None if label_index < 0 else int(label_index),
+                index=None,
                 placeholder="label",
-                key=key,
                 label_visibility="collapsed",
                 width=220,
-                on_change=_set_label,
-                args=(project, row, key),
+                **show_value(f"label of row {data.loads} {row}", label, partial(_set_label, project, data.loads, row)),
             )
     with st.container(horizontal=True):
         if len(data) > len(data.shown):
@@ -47,5 +48,24 @@ def draw_labels_tab(project: Project, preview: Preview) -> None:
             )
 
 
-def _set_label(project: Project, row: int, key: str) -> None:
-    project.set_label(row, st.session_state[key])
+def _draw_counts(project: Project) -> None:
+    data, draft = project.data, project.draft
+    counts = ", ".join(f"{name} {count:,}" for name, count in data.label_counts(draft).items())
+    messages = [f"Label a few rows of each label to begin with. Labelled rows: {counts}."]
+    if other := data.other_labels(draft):
+        messages.append(f"Rows with the label {quoted(other)} do not count, because the task has no such label.")
+    if unmatched := data.unmatched_labels():
+        messages.append(f"{unmatched:,} labels belong to texts that are not in this file; they are kept.")
+    st.html(render.note(messages))
+    if problems := st.session_state.pop("label problems", None):
+        st.html(render.problem(problems))
+
+
+def _set_label(project: Project, loads: int, row: int, label: str | None) -> None:
+    """Set a row's label, unless another window has loaded another file since the row was drawn."""
+    try:
+        with project.lock:
+            if project.data.loads == loads:
+                project.set_label(row, label)
+    except ClozifyError as error:
+        st.session_state["label problems"] = error.problems

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from clozify.errors import ClozifyError
 from clozify.studio import render
 from clozify.studio.preview import Preview
-from clozify.studio.project import Project, RunSettings
+from clozify.studio.project import Project
+from clozify.studio.run_inputs import RunSettings
 from clozify.studio.runs import StudioRun
+from clozify.studio.tabs.widgets import show_value
 
 METHODS = {"pet": "PET", "ipet": "iPET", "supervised": "supervised training, as a baseline"}
 RECIPES = {"quick": "quick: minutes on a laptop", "paper": "paper: needs a GPU", "original-code": "original-code"}
@@ -31,24 +35,62 @@ def draw_run_tab(project: Project, preview: Preview) -> None:
 
 def _draw_start_form(project: Project) -> None:
     left, right = st.columns(2)
-    rows = max(1, len(project.data))
     method = left.selectbox("Method", list(METHODS), format_func=lambda name: METHODS[name])
     recipe = right.selectbox("Recipe", list(RECIPES), format_func=lambda name: RECIPES[name])
-    unlabeled = left.number_input("Unlabelled rows to use", 1, rows, min(600, rows))
-    test = right.text_input("A file with labelled test rows, if there is one", placeholder="test.csv")
+    labeled = len(project.data.labeled(project.draft))
+    examples = _draw_number(left, "Labelled rows to use (0: all)", labeled, 0)
+    file = right.text_input(
+        "A file with unlabelled rows, if not those of this file", placeholder="unlabelled.csv", key="unlabeled file"
+    )
+    problems: list[str] = []
+    try:
+        available = len(project.inputs.unlabeled(examples, file.strip()))
+    except ClozifyError as error:
+        problems, available = error.problems, 0
+    unlabeled = _draw_number(left, "Unlabelled rows to use", available, 600)
+    test = right.text_input("A file with labelled test rows, if there is one", placeholder="test.csv", key="test file")
     with st.expander("More settings"):
-        examples = st.number_input("Labelled rows to use (0: all)", 0, None, 0)
         recipe_settings = st.text_input("Recipe settings", placeholder="repetitions=2 distill.max_steps=500")
+    st.html(render.note([_summary(method, examples or labeled, unlabeled, available)]))
+    settings = RunSettings(method, recipe, unlabeled, examples, file, test, recipe_settings)
     running = any(run.state == "running" for run in project.runs)
-    if st.button("Start the run", type="primary", disabled=running):
-        try:
-            project.start(RunSettings(method, recipe, int(unlabeled), int(examples), test, recipe_settings))
-            st.session_state["start problems"] = []
-        except ClozifyError as error:
-            st.session_state["start problems"] = error.problems
-        st.rerun()
-    if st.session_state.get("start problems"):
-        st.html(render.problem(st.session_state["start problems"]))
+    if st.button("Start the run", type="primary", disabled=running or bool(problems)):
+        _try(lambda: project.start(settings))
+    if problems := problems or st.session_state.get("start problems", []):
+        st.html(render.problem(problems))
+
+
+def _draw_number(column: DeltaGenerator, label: str, largest: int, default: int) -> int:
+    """A number input whose value stays when the largest number changes."""
+    key = f"number {label}"
+    value = min(st.session_state.get(f"chosen {key}", default), largest)
+
+    def store(number: int) -> None:
+        st.session_state[f"chosen {key}"] = number
+
+    return int(column.number_input(f"{label}, of {largest:,}", 0, largest, step=1, **show_value(key, value, store)))
+
+
+def _summary(method: str, labeled: int, unlabeled: int, available: int) -> str:
+    """What a run with so many rows does."""
+    if method == "supervised":
+        return f"Trains a classifier on {labeled:,} labelled rows; unlabelled rows are not used."
+    rows = f"{labeled:,} labelled and {unlabeled:,} unlabelled rows"
+    if unlabeled:
+        return f"Trains on {rows}."
+    missing = "" if available else " Every row has a label; name a file with unlabelled rows to use some."
+    if method == "ipet":
+        return f"iPET needs unlabelled rows.{missing}"
+    return f"Trains on {rows}: without unlabelled rows the ensemble of the patterns is the classifier.{missing}"
+
+
+def _try(action: Callable[[], object]) -> None:
+    try:
+        action()
+        st.session_state["start problems"] = []
+    except ClozifyError as error:
+        st.session_state["start problems"] = error.problems
+    st.rerun()
 
 
 def _draw_run(project: Project, run: StudioRun) -> None:
@@ -65,11 +107,14 @@ def _draw_run(project: Project, run: StudioRun) -> None:
         if run.expected_models:
             progress = min(1.0, trained / run.expected_models)
             st.progress(progress, f"{trained} of {run.expected_models} models trained")
-        st.button("Stop the run", on_click=run.stop)
+        if run.process is not None:
+            st.button("Stop the run", on_click=run.stop)
     if state == "failed":
         st.html(render.problem(run.problems()))
     if state == "stopped":
-        st.html(render.note(["The run was stopped; the same command resumes it."]))
+        st.html(render.note(["The run was stopped; it can go on where it was, with the labels as they are now."]))
+    if state in ("failed", "stopped") and run.arguments and st.button("Resume the run"):
+        _try(lambda: project.resume(run))
     if log_lines:
         st.html(render.log(log_lines))
     if run.report is not None and state == "done":

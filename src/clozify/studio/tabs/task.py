@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -11,9 +13,10 @@ from streamlit.delta_generator import DeltaGenerator
 from clozify.data.readers import FORMATS
 from clozify.errors import ClozifyError
 from clozify.studio import render
-from clozify.studio.preview import MAX_LENGTH, Preview
-from clozify.studio.project import TASK_FILE, Project
-from clozify.studio.tabs.widgets import add_button, remove_button, widget_key
+from clozify.studio.preview import MAX_LENGTH, Preview, is_calibrated
+from clozify.studio.project import Project
+from clozify.studio.run_inputs import TASK_FILE
+from clozify.studio.tabs.widgets import add_button, remove_button, show_value
 
 NO_COLUMN = "(no column)"
 Slots = dict[str, DeltaGenerator]  # form field -> the space below it for its problems
@@ -52,7 +55,7 @@ def _draw_data_source(project: Project) -> None:
         path = st.text_input("or a file on this machine", key="path", placeholder="reviews.csv")
         if st.button("Load") and path.strip():
             _try_to_load(lambda: project.load(path.strip()))
-        if st.button("Load the sample"):
+        if project.draft.is_empty and not project.data.source and st.button("Load the sample"):
             _try_to_load(project.load_sample)
     if st.session_state.get("load problems"):
         st.html(render.problem(st.session_state["load problems"]))
@@ -73,23 +76,37 @@ def _try_to_load(load: Callable[[], None]) -> None:
 
 def _draw_columns(project: Project, slots: Slots) -> None:
     draft, columns = project.draft, project.data.columns
-    draft.fields = st.multiselect(
-        "Columns for the patterns",
-        columns,
-        default=[name for name in draft.fields if name in columns],
-        key=widget_key("fields"),
-    )
+
+    def store_fields(fields: list[str]) -> None:
+        draft.fields = fields
+
+    def store_label_column(chosen: str) -> None:
+        draft.label = chosen if chosen != NO_COLUMN else _unused_name(columns)
+        project.version += int(project.name_labels())
+
+    shown = [name for name in draft.fields if name in columns]
+    key = f"fields {project.version}"
+    st.multiselect("Columns for the patterns", columns, **show_value(key, shown, _if_current(project, store_fields)))
     slots["fields"] = st.empty()
+    if draft.label not in columns:
+        draft.label = _unused_name(columns)
+    chosen, key = draft.label if draft.label in columns else NO_COLUMN, f"label column {project.version}"
     choices = [NO_COLUMN, *columns]
-    index = choices.index(draft.label) if draft.label in columns else 0
-    chosen = st.selectbox("Column with labels, if there is one", choices, index=index, key=widget_key("column"))
-    label = chosen if chosen != NO_COLUMN else _unused_name(columns)
-    if label != draft.label:
-        draft.label = label
-        if project.name_labels():
-            project.version += 1
-            st.rerun()
+    state = show_value(key, chosen, _if_current(project, store_label_column))
+    st.selectbox("Column with labels, if there is one", choices, **state)
     slots["label column"] = st.empty()
+
+
+def _if_current(project: Project, store: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`store`, unless another window has replaced the draft since this input was drawn."""
+    version = project.version
+
+    def store_if_current(value: Any) -> None:
+        with project.lock:
+            if project.version == version:
+                store(value)
+
+    return store_if_current
 
 
 def _unused_name(columns: list[str]) -> str:
@@ -107,57 +124,52 @@ def _draw_patterns(project: Project, slots: Slots) -> None:
     st.html(
         render.note([f"A sentence with the row's text and {{mask}} for the label's word: It was {{mask}}. {fields}"])
     )
-    ids: list[int] = st.session_state["patterns"]
-    for index, widget_id in enumerate(ids):
+    for index, pattern in enumerate(draft.patterns):
         with st.container(horizontal=True, vertical_alignment="bottom"):
-            draft.patterns[index] = st.text_input(
-                f"Pattern {index + 1}", draft.patterns[index], key=widget_key("pattern", widget_id), live=True
-            )
-            if len(ids) > 1:
-                key = widget_key("remove pattern", widget_id)
-                remove_button(f"Remove pattern {index + 1}", key, draft.patterns, ids, index)
+            store = _if_current(project, partial(draft.patterns.__setitem__, index))
+            state = show_value(f"pattern {project.version} {index}", pattern, store)
+            st.text_input(f"Pattern {index + 1}", live=True, **state)
+            if len(draft.patterns) > 1:
+                key = f"remove pattern {project.version} {index}"
+                remove_button(f"Remove pattern {index + 1}", key, project, draft.patterns, index)
         slots[f"pattern {index}"] = st.empty()
-    add_button("Add a pattern", draft.patterns, ids, "")
+    add_button("Add a pattern", project, draft.patterns, "")
 
 
 def _draw_words(project: Project, slots: Slots) -> None:
     draft = project.draft
     st.subheader("Labels and their words", anchor=False)
-    ids: list[int] = st.session_state["labels"]
-    for index, widget_id in enumerate(ids):
-        name, words = draft.words[index]
+    for index in range(len(draft.words)):
         with st.container(horizontal=True, vertical_alignment="bottom"):
-            name = st.text_input(
-                f"Label {index + 1}",
-                name,
-                key=widget_key("label", widget_id),
-                live=True,
-                placeholder="label",
-                label_visibility="collapsed",
-            )
-            words = st.text_input(
-                f"Words {index + 1}",
-                words,
-                key=widget_key("words", widget_id),
-                live=True,
-                placeholder="word, or several: word, word",
-                label_visibility="collapsed",
-            )
-            if len(ids) > 2:
-                key = widget_key("remove label", widget_id)
-                remove_button(f"Remove label {index + 1}", key, draft.words, ids, index)
-        draft.words[index] = (name, words)
+            _draw_word_input(project, index, 0, f"Label {index + 1}", "label")
+            _draw_word_input(project, index, 1, f"Words {index + 1}", "word, or several: word, word")
+            if len(draft.words) > 2:
+                key = f"remove label {project.version} {index}"
+                remove_button(f"Remove label {index + 1}", key, project, draft.words, index)
         slots[f"label {index}"] = st.empty()
     slots["labels"] = st.empty()
     slots["task"] = st.empty()
-    add_button("Add a label", draft.words, ids, ("", ""))
+    add_button("Add a label", project, draft.words, ("", ""))
+
+
+def _draw_word_input(project: Project, index: int, part: int, label: str, placeholder: str) -> None:
+    """Draw the input of a label's name (part 0) or of its words (part 1)."""
+    words = project.draft.words
+
+    def store(value: str) -> None:
+        name, text = words[index]
+        words[index] = (value, text) if part == 0 else (name, value)
+
+    state = show_value(f"{label} {project.version}", words[index][part], _if_current(project, store))
+    st.text_input(label, live=True, placeholder=placeholder, label_visibility="collapsed", **state)
 
 
 def _draw_feedback(project: Project, preview: Preview, key: str) -> None:
     """Draw the problems of a form field, a pattern's most likely words and a label's tokens."""
     field, _, index = key.partition(" ")
     if key in preview.problems:
-        st.html(render.problem(preview.problems[key]))
+        is_hint = key in project.draft.empty_inputs()
+        st.html(render.hint(preview.problems[key]) if is_hint else render.problem(preview.problems[key]))
     if field == "pattern" and preview.top_words.get(int(index)):
         st.html(render.top_words(preview.top_words[int(index)]))
     if field == "label" and index.isdigit():
@@ -172,6 +184,9 @@ def _draw_answers(project: Project, preview: Preview) -> None:
     if not data.source:
         st.html(render.note(["Load a file or the sample to see the model's answers on its rows."]))
         return
+    if "fields" in preview.problems:
+        st.html(render.note(["Answers appear once there are columns for the patterns."]))
+        return
     texts = data.texts(draft, data.shown)
     if preview.probabilities is None:
         st.html(render.note(["Answers appear once there is a pattern and every label has a word."]))
@@ -180,15 +195,13 @@ def _draw_answers(project: Project, preview: Preview) -> None:
         return
     truth = None if "label column" in preview.problems else data.label_indices(draft, data.shown)
     st.html(render.agreement(preview, None if truth is None else preview.accuracy(truth)))
-    st.html(
-        render.note(
-            [
-                "Above: how often two patterns give the same label on these rows. Below: the labels before any "
-                "training; an answer that differs from that of all patterns together is marked. Rows are cut at "
-                f"{MAX_LENGTH} tokens."
-            ]
-        )
+    calibrated = "calibrated on these rows; " if is_calibrated(len(texts)) else ""
+    explanation = (
+        f"Above: how often two patterns give the same label on these rows. Below: the labels before any training, "
+        f"{calibrated}an answer that differs from that of all patterns together is marked. Rows are cut at "
+        f"{MAX_LENGTH} tokens."
     )
+    st.html(render.note([explanation]))
     st.html(render.answers(preview, texts, truth))
     if len(data) > len(data.shown):
         st.button("Show other rows", on_click=data.show_other_rows)

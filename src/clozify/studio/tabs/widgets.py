@@ -1,8 +1,13 @@
-"""Streamlit helpers that the tabs share: widget keys, lists of inputs that grow and shrink, escaped labels."""
+"""Streamlit helpers that the tabs share: inputs that show the project's state, lists of them, escaped labels.
+
+Several windows may show one project. An input writes its value to the project when its window's user changes it, and
+shows the project's value otherwise, so that no window writes back an old value.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
@@ -10,17 +15,11 @@ import streamlit as st
 from clozify.studio.project import Project
 
 
-def reset_widgets(project: Project) -> None:
-    """Give the draft's inputs new keys, because the draft was replaced; Streamlit would show their old values."""
-    st.session_state["version"] = project.version
-    st.session_state["patterns"] = list(range(len(project.draft.patterns)))
-    st.session_state["labels"] = list(range(len(project.draft.words)))
-    st.session_state["next id"] = 1000
-
-
-def widget_key(name: str, suffix: int | str = "") -> str:
-    """A widget's key for the current version of the draft."""
-    return f"{name} {st.session_state['version']} {suffix}"
+def show_value(key: str, value: object, store: Callable[[Any], None]) -> dict[str, Any]:
+    """The arguments of an input that shows `value` and calls `store` with what the user enters."""
+    if key not in st.session_state or st.session_state[key] != value:  # else what is being typed would be replaced
+        st.session_state[key] = value
+    return {"key": key, "on_change": lambda: store(st.session_state[key])}
 
 
 def escape_markdown(text: str) -> str:
@@ -28,21 +27,24 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+\-.!|~$<>:^])", r"\\\1", text)
 
 
-def add_button(text: str, entries: list[Any], ids: list[int], entry: object) -> None:
-    """A button that appends an entry to a list of inputs; `ids` are the inputs' ids."""
+def add_button(text: str, project: Project, entries: list[Any], entry: object) -> None:
+    """A button that appends an entry to a list of inputs."""
 
     def add() -> None:
-        entries.append(entry)
-        ids.append(st.session_state["next id"])
-        st.session_state["next id"] += 1
+        with project.lock:
+            entries.append(entry)
+            project.version += 1
 
     st.button(text, on_click=add)
 
 
-def remove_button(text: str, key: str, entries: list[Any], ids: list[int], index: int) -> None:
+def remove_button(text: str, key: str, project: Project, entries: list[Any], index: int) -> None:
     """A button that removes an entry from a list of inputs."""
 
-    def remove() -> None:
-        del entries[index], ids[index]
+    def remove(version: int) -> None:
+        with project.lock:
+            if version == project.version:  # else another window has changed the list
+                del entries[index]
+                project.version += 1
 
-    st.button("\u00d7", key=key, help=text, on_click=remove)
+    st.button("\u00d7", key=key, help=text, on_click=remove, args=(project.version,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,6 +50,18 @@ def macro_f1(truth: NDArray[np.integer], predicted: NDArray[np.integer], labels:
     from sklearn.metrics import f1_score
 
     return float(f1_score(truth, predicted, labels=range(labels), average="macro", zero_division=0))
+
+
+def wilson_interval(accuracy: float, rows: int) -> tuple[float, float]:
+    """The 95% confidence interval of an accuracy that was measured on `rows` rows, by Wilson's formula.
+
+    (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n). It stays within 0 and 1 and holds for few rows, too.
+    """
+    z = 1.959964
+    scale = 1 + z * z / rows
+    centre = (accuracy + z * z / (2 * rows)) / scale
+    half = z * math.sqrt(accuracy * (1 - accuracy) / rows + (z / (2 * rows)) ** 2) / scale
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def basic_metrics(truth: NDArray[np.integer], predicted: NDArray[np.integer], labels: int) -> BasicMetrics:

@@ -74,7 +74,7 @@ def test_check_shows_what_the_model_reads(folder, run):
     status, out, err = run("check", "task.toml", "--data", "rows.csv")
     assert (status, err) == (0, "")
     assert "[CLS] it was [MASK]. i loved every minute of this film [SEP]" in " ".join(out.split())
-    assert "No problems found" in out
+    assert "The task can be used" in out
 
 
 def test_zero_shot_predicts_writes_and_reports(folder, run):

@@ -69,7 +69,8 @@ def report(
     """Write a run's report, or a comparison of several runs, as one HTML page."""
     from pydantic_core import to_jsonable_python
 
-    from clozify.report.terminal import show_comparison
+    from clozify.report.run import RunRecord
+    from clozify.report.terminal import show_comparison, show_findings, show_run
     from clozify.report.write import write_comparison, write_report
 
     if len(runs) == 1:
@@ -77,6 +78,8 @@ def report(
         if as_json:
             print_json(to_jsonable_python(findings))
         else:
+            show_run(Console(), RunRecord.load(runs[0]).metrics)
+            show_findings(Console(), findings)
             typer.echo(f"The report is in {path}.")
         return
     if baseline is not None:

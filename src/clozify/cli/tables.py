@@ -75,12 +75,19 @@ def show_check(console: Console, result: TaskCheck) -> None:
                 probabilities = ", ".join(f"{name} {percent(probability)}%" for name, probability in likeliest)
                 truth = f" (true label: {label})" if label else ""
                 _show_detail(console, f"the model answers{_verbalizer_name(pair)}", probabilities + truth)
+        for pair, accuracy in zip(pattern.pairs, pattern.accuracies or (), strict=False):
+            compared = f"{percent(accuracy)} on {result.scored_rows:,} labelled rows"
+            compared += f"; always the most frequent label: {percent(result.majority)}"
+            _show_detail(console, f"accuracy before training{_verbalizer_name(pair)}", compared)
         _show_detail(console, "likeliest words of all", ", ".join(pattern.own_answers))
     console.print()
     show_warnings(console, result.warnings)
     if result.problems:
         for problem in result.problems:
             console.print(Text.assemble(("problem: ", "bold red"), problem))
+    elif result.warnings:
+        count = len(result.warnings)
+        console.print(Text(f"The task can be used; see the note{'s' if count > 1 else ''} above.", style="yellow"))
     else:
         console.print(Text("No problems found.", style="green"))
 

@@ -5,21 +5,27 @@ The result shows what the model reads, each label's token, what the model answer
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from clozify.config.pattern import Pattern
 from clozify.config.task import Pair, Task
 from clozify.data.rows import CHUNK_ROWS, NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError
-from clozify.methods.score import MAX_LENGTH, ScoringStats
+from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import PatternPrompt, TaskPrompts, compile_task, top_words
 from clozify.prompts.encode import EncodedRows, Template, compile_pattern
 from clozify.prompts.verbalizer import word_ids
 from clozify.runs.metrics import Record
+
+MAX_SCORED_ROWS = 500  # labelled rows that the patterns are scored on
+MIN_SCORED_ROWS = 10  # of fewer, an accuracy says too little
+FAVOURITE_SHARE = 0.5  # a label with a larger share of the answers is pointed out
 
 
 class WordToken(Record):
@@ -52,6 +58,7 @@ class PatternCheck(Record):
     pairs: list[PairWords]
     rows: list[RowPreview]
     own_answers: list[str]
+    accuracies: list[float] | None = None  # one per pair, on the labelled rows before training
 
 
 class TaskCheck(Record):
@@ -67,6 +74,8 @@ class TaskCheck(Record):
     data: str | None
     rows: int | None
     rows_per_label: dict[str, int] | None
+    scored_rows: int | None  # labelled rows that the patterns' accuracies are measured on
+    majority: float | None  # the accuracy of always answering the most frequent label of these rows
     first_labels: list[str | None]  # of the rows that are shown
     patterns: list[PatternCheck]
     warnings: list[str]
@@ -88,9 +97,8 @@ def check(
     try:
         rows = read_rows(data, task, column_mapping) if data is not None else None
         if rows is not None and rows.has_labels:
-            labels = rows.labels
-            counts = {label: int((labels == index).sum()) for index, label in enumerate(task.labels)}
-            if missing := int((labels == NO_LABEL).sum()):
+            counts = _count_labels(rows)
+            if missing := len(rows) - sum(counts.values()):
                 warnings.append(f"{missing:,} of {len(rows):,} rows have no label.")
     except ClozifyError as error:
         problems += error.problems
@@ -101,11 +109,16 @@ def check(
         problems += error.problems
     max_length = min(max_length, model.max_length)
     patterns: list[PatternCheck] = []
+    answers: LabeledAnswers | None = None
     try:
         for index in range(len(task.patterns)):  # those before a problem are shown
             patterns += [_check_pattern(model, task, index, prompts, rows, max_length, examples)]
         if prompts is not None and rows is not None:
             warnings += rows.warnings + _length_warnings(model, prompts, rows, max_length)
+            if counts is not None and any(counts.values()):
+                answers = _answer_labeled_rows(model, prompts, rows, max_length)
+                patterns = [_with_accuracies(pattern, answers) for pattern in patterns]
+                warnings += answers.warnings(task)
     except ClozifyError as error:
         problems += error.problems
     warnings += prompts.warnings if prompts is not None else []
@@ -122,11 +135,76 @@ def check(
         data=None if data is None else str(data),
         rows=None if rows is None else len(rows),
         rows_per_label=counts,
+        scored_rows=None if answers is None else len(answers.truth),
+        majority=None if answers is None else answers.majority,
         first_labels=[] if counts is None or rows is None else _first_labels(rows, examples),
         patterns=patterns,
         warnings=warnings,
         problems=problems,
     )
+
+
+@dataclass(frozen=True)
+class LabeledAnswers:
+    """What every pair answers to labelled rows before training."""
+
+    truth: NDArray[np.int16]  # (rows,)
+    predicted: dict[str, NDArray[np.int64]]  # pair -> (rows,)
+
+    @property
+    def majority(self) -> float:
+        """The accuracy of always answering the most frequent label."""
+        return float(np.bincount(self.truth).max() / len(self.truth))
+
+    def accuracy(self, pair: str) -> float:
+        """The fraction of rows that a pair answers correctly."""
+        return float((self.predicted[pair] == self.truth).mean())
+
+    def warnings(self, task: Task) -> list[str]:
+        """What it means where pairs are no better than the most frequent label (a one-sided binomial test at 5%)."""
+        from scipy.stats import binomtest
+
+        rows = len(self.truth)
+        guessing = []
+        for pair in self.predicted:
+            correct = round(self.accuracy(pair) * rows)
+            if binomtest(correct, rows, self.majority, alternative="greater").pvalue > 0.05:
+                guessing.append(pair)
+        if not guessing or rows < MIN_SCORED_ROWS:
+            return []
+        answers = np.concatenate([self.predicted[pair] for pair in guessing])
+        favourite = int(np.bincount(answers).argmax())
+        share = float((answers == favourite).mean())
+        everywhere = len(guessing) == len(self.predicted)
+        text = (
+            f"Before training, {'no pattern' if everywhere else ', '.join(guessing)} is "
+            f"{'' if everywhere else 'not '}clearly better on these {rows:,} rows than always answering the most "
+            f"frequent label ({100 * self.majority:.1f}%): the model does not yet connect the words with the labels."
+        )
+        if share > FAVOURITE_SHARE:
+            text += (
+                f" {100 * share:.0f}% of the answers are '{task.labels[favourite]}', whose word the model prefers "
+                "anywhere; clozify zero-shot --calibrate corrects for that."
+            )
+        return [
+            text + " Try words from 'likeliest words of all', clozify find-words or a larger --model. Training can "
+            "still teach it the words, but expect to need more labelled rows."
+        ]
+
+
+def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, max_length: int) -> LabeledAnswers:
+    """The pairs' answers to the labelled rows; of many, to evenly spaced ones."""
+    labeled = np.flatnonzero(rows.labels != NO_LABEL)
+    selected = rows.select(labeled[:: -(-len(labeled) // MAX_SCORED_ROWS)])
+    chunks = [scores for _, scores in score_rows(model, prompts, selected, max_length)]
+    predicted = np.concatenate(chunks, axis=1).argmax(axis=-1)  # (pairs, rows)
+    indices = [pair for pattern in prompts.patterns for pair in pattern.pairs]
+    names = [rows.task.pairs[index].name for index in indices]
+    return LabeledAnswers(selected.labels, dict(zip(names, predicted, strict=True)))
+
+
+def _with_accuracies(pattern: PatternCheck, answers: LabeledAnswers) -> PatternCheck:
+    return pattern.model_copy(update={"accuracies": [answers.accuracy(pair.pair) for pair in pattern.pairs]})
 
 
 @torch.inference_mode()
@@ -175,6 +253,10 @@ def _pair_words(model: ClozeModel, template: Template, pair: Pair) -> PairWords:
 
     words = {label: [token(word) for word in words] for label, words in pair.verbalizer.words.items()}
     return PairWords(pair=pair.name, verbalizer=pair.verbalizer.name, words=words)
+
+
+def _count_labels(rows: Rows) -> dict[str, int]:
+    return {label: int((rows.labels == index).sum()) for index, label in enumerate(rows.task.labels)}
 
 
 def _first_labels(rows: Rows, count: int) -> list[str | None]:

@@ -23,6 +23,7 @@ from clozify.pipeline.run_files import describe_run, log_file, write_ensemble
 from clozify.pipeline.semi_supervised import train_semi_supervised
 from clozify.pipeline.soft_labels import write_soft_labels
 from clozify.pipeline.token_cache import remove_caches
+from clozify.pipeline.trivial_baselines import trivial_baselines
 from clozify.pipeline.untrained import evaluate_untrained, pair_weights
 from clozify.report.write import write_run_report
 from clozify.runs.context import RunContext, no_log
@@ -88,6 +89,7 @@ def _train(run: Run) -> Metrics:
         rows={name: data["rows"] for name, data in description["data"].items()},
         warnings=[*plan.warnings, *context.warnings],
         run=hash_key(**description),
+        trivial=trivial_baselines(plan),
         **results,
     )
     folder.write_json("metrics.json", metrics.to_json())

@@ -12,6 +12,7 @@ import numpy as np
 from clozify.data.rows import Rows
 from clozify.errors import ClozifyError
 from clozify.report.costs import Costs, run_costs
+from clozify.report.next_steps import next_steps
 from clozify.report.run import METHOD_NAMES, RunRecord
 from clozify.report.run_data import reread_rows
 from clozify.report.scores import (
@@ -20,12 +21,12 @@ from clozify.report.scores import (
     Score,
     conclusions,
     confusion,
-    margin_of_error,
     pattern_scores,
     result_score,
     stage_scores,
 )
 from clozify.report.unlabeled import Agreement, NextRows, SoftLabels, agreement, label_next, soft_labels, unlabeled_ids
+from clozify.report.wrong_rows import WrongRows, wrong_rows
 from clozify.runs.metrics import Generation
 
 DATA_NAMES = {"labeled": "labelled", "unlabeled": "unlabelled", "test": "test", "dev": "development"}
@@ -84,13 +85,14 @@ class Findings:
     rows: dict[str, DataSummary]  # labelled, unlabelled, test, development
     main: Score | None  # of the run's result
     conclusions: list[str]
-    margin_of_error: float | None  # of the result's accuracy
+    steps: list[str]  # what to do next
     numbers: list[Score]
     patterns: list[PatternScore]
     agreement: Agreement | None
     generations: list[Generation]
     soft_labels: SoftLabels | None
     confusion: Confusion | None
+    wrong: WrongRows | None
     next: NextRows
     costs: Costs
     settings: dict[str, Any]  # of the recipe, by their dotted names
@@ -99,14 +101,15 @@ class Findings:
 
 def collect_findings(run: RunRecord, rows: Mapping[str, Rows | None] | None = None) -> Findings:
     """Everything that the report shows; `rows` are the run's rows by data set, else they are read again."""
-    problem = None
+    problems: dict[str, str] = {}
     if rows is None:
-        rows, problem = _reread_all(run)
+        rows, problems = _reread_all(run)
     labeled = rows.get("labeled")
     label_counts = None if labeled is None else np.bincount(labeled.labels, minlength=len(run.task.labels))
     excluded = [data for name in ("labeled", "test", "dev") if (data := rows.get(name)) is not None and len(data)]
     next_rows = label_next(run, rows.get("unlabeled"), excluded, label_counts)
     score = result_score(run)
+    patterns, agreed, confused = pattern_scores(run), agreement(run), confusion(run)
     return Findings(
         run=_run_summary(run),
         task=_task_summary(run),
@@ -116,14 +119,15 @@ def collect_findings(run: RunRecord, rows: Mapping[str, Rows | None] | None = No
         },
         main=score,
         conclusions=conclusions(run, score),
-        margin_of_error=margin_of_error(run, score),
+        steps=next_steps(run, score, patterns, agreed, confused),
         numbers=stage_scores(run),
-        patterns=pattern_scores(run),
-        agreement=agreement(run),
+        patterns=patterns,
+        agreement=agreed,
         generations=[generation.model_copy(update={"each": None}) for generation in run.metrics.generations or []],
         soft_labels=soft_labels(run, label_counts),
-        confusion=confusion(run),
-        next=replace(next_rows, problem=problem if next_rows.rows else None),
+        confusion=confused,
+        wrong=wrong_rows(run, rows.get("test"), problems.get("test")),
+        next=replace(next_rows, problem=problems.get("unlabeled") if next_rows.rows else None),
         costs=run_costs(run),
         settings=_flatten(run.recipe.model_dump()),
         notes=[_without_folders(note, run) for note in run.metrics.warnings],
@@ -157,10 +161,10 @@ def _task_summary(run: RunRecord) -> TaskSummary:
     )
 
 
-def _reread_all(run: RunRecord) -> tuple[dict[str, Rows | None], str | None]:
-    """The run's rows from their sources, and why the unlabelled ones cannot be shown, if so."""
+def _reread_all(run: RunRecord) -> tuple[dict[str, Rows | None], dict[str, str]]:
+    """The run's rows from their sources, and for those that cannot be read, why."""
     rows: dict[str, Rows | None] = {}
-    problem = None
+    problems: dict[str, str] = {}
     for name in run.inputs.data:
         if name == "unlabeled" and not run.scoring_members:
             continue
@@ -168,9 +172,8 @@ def _reread_all(run: RunRecord) -> tuple[dict[str, Rows | None], str | None]:
             rows[name] = reread_rows(run.inputs, name, unlabeled_ids(run) if name == "unlabeled" else None)
         except (ClozifyError, OSError) as error:
             rows[name] = None
-            if name == "unlabeled":
-                problem = " ".join(str(error).split())
-    return rows, problem
+            problems[name] = " ".join(str(error).split())
+    return rows, problems
 
 
 def short_source(source: str) -> str:

@@ -1,6 +1,8 @@
-"""Numbers as text, the same on the report's page, in the model card, in the terminal and in the studio."""
+"""Numbers and texts the same on the report's page, in the model card, in the terminal and in the studio."""
 
 from __future__ import annotations
+
+MAX_CHARACTERS = 400  # of a text on the page
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
@@ -22,3 +24,8 @@ def rough_duration(seconds: float) -> str:
     """`40 minutes` or `3.5 hours`: an estimate."""
     minutes = seconds / 60
     return f"{minutes / 60:,.1f} hours" if minutes > 90 else f"{minutes:,.0f} minutes"
+
+
+def shorten(text: str) -> str:
+    """The beginning of a long text, to the end of a word."""
+    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS].rsplit(" ", 1)[0] + " ..."

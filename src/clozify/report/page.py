@@ -5,12 +5,12 @@ The templates escape everything that comes from data.
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from clozify.config.pattern import Mask, Pattern, Slot
 from clozify.report import svg
 from clozify.report.compare import Comparison
 from clozify.report.findings import Findings
@@ -63,12 +63,13 @@ def _thousands(number: float) -> str:
 
 def pattern_parts(pattern: str) -> list[tuple[str, str]]:
     """A pattern's parts, each with its CSS class: `mask`, `field`, `border` or `words`."""
-    parts = []
-    for text in re.split(r"(\{[^}]*\}|\|\|)", pattern):
-        if text == "{mask}":
-            parts.append(("mask", text))
-        elif text.startswith("{"):
-            parts.append(("field", text.strip("{}")))
-        elif text:
-            parts.append(("border" if text == "||" else "words", text))
+    parts: list[tuple[str, str]] = []
+    for segment in Pattern(pattern).segments:
+        if parts:
+            parts.append(("border", "||"))
+        for part in segment:
+            if isinstance(part, Mask):
+                parts.append(("mask", "____"))
+            else:
+                parts.append(("field", str(part)[1:-1]) if isinstance(part, Slot) else ("words", part))
     return parts

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from clozify.metrics import Evaluation, LabelMetrics
+from clozify.metrics import Evaluation, LabelMetrics, wilson_interval
 from clozify.report.run import METHOD_NAMES, RunRecord
 from clozify.runs.metrics import ClassifierMetrics, MembersMetrics, UnsupervisedMetrics
 from clozify.utils.atomic import atomic_write_text
 
 MATRIX_LABELS = 20  # the most labels or pairs shown as a matrix; with more, only the most notable are listed
 DISTILLATION_GAP = 0.03  # a classifier this much below its ensemble is pointed out
+TFIDF_NAME = "TF-IDF, logistic regression"
 RESULTS = "results"  # folder with the score of every method that was trained in the run's folder
 
 
@@ -34,10 +34,12 @@ class Score:
     spread: str | None = None  # what `low` and `high` range over
     calibration_error: float | None = None
     method: str | None = None  # of another method's result
+    interval: tuple[float, float] | None = None  # 95% confidence interval of the accuracy
+    trivial: bool = False  # whether it takes no language model
 
 
 def stage_scores(run: RunRecord) -> list[Score]:
-    """The score of every stage from the untrained patterns to the result, then those of other methods."""
+    """The score of every stage from the untrained patterns to the result, then of other methods and trivial ones."""
     if "test" not in run.inputs.data:
         return []
     names = {
@@ -52,7 +54,23 @@ def stage_scores(run: RunRecord) -> list[Score]:
         score = _score(getattr(run.metrics, key), name)
         if score is not None:
             scores.append(replace(score, result=key == run.result_key))
-    return scores + other_method_scores(run)
+    scores += other_method_scores(run) + _trivial_scores(run)
+    rows = run.metrics.rows["test"]
+    return [replace(score, interval=wilson_interval(score.accuracy, rows)) for score in scores]
+
+
+def _trivial_scores(run: RunRecord) -> list[Score]:
+    """The scores of what takes no language model."""
+    trivial = run.metrics.trivial
+    if trivial is None:
+        return []
+    lines = {TFIDF_NAME: trivial.tfidf, majority_name(trivial.majority_label): trivial.majority}
+    return [Score(name, metrics.accuracy, metrics.macro_f1, trivial=True) for name, metrics in lines.items() if metrics]
+
+
+def majority_name(label: str) -> str:
+    """The name of the baseline that always answers the most frequent label."""
+    return f"always '{label}'"
 
 
 def _score(
@@ -126,22 +144,21 @@ def conclusions(run: RunRecord, result: Score | None) -> list[str]:
             f"For comparison: {name} reaches an accuracy of {100 * other.accuracy:.1f} with the same labelled rows; "
             f"this run is {difference}."
         )
-    ensemble = run.metrics.ensemble
-    if run.result_key == "classifier" and ensemble and ensemble.accuracy - result.accuracy > DISTILLATION_GAP:
-        gap = 100 * (ensemble.accuracy - result.accuracy)
+    if run.metrics.ensemble is not None and loses_to_ensemble(run, result):
+        gap = 100 * (run.metrics.ensemble.accuracy - result.accuracy)
         sentences.append(
             f"The classifier is {gap:.1f} points less accurate than the ensemble that labelled its training rows: "
-            "train it for more steps (distill.max_steps), or on more unlabelled rows."
+            "train it for more steps (`distill.max_steps`), or on more unlabelled rows."
         )
     return sentences
 
 
-def margin_of_error(run: RunRecord, score: Score | None) -> float | None:
-    """Half the width of an accuracy's 95% confidence interval, given the number of test rows."""
-    rows = run.metrics.rows.get("test")
-    if score is None or not rows:
-        return None
-    return 1.96 * math.sqrt(score.accuracy * (1 - score.accuracy) / rows)
+def loses_to_ensemble(run: RunRecord, result: Score) -> bool:
+    """Whether a classifier is much less accurate than the ensemble that labelled its training rows."""
+    ensemble = run.metrics.ensemble
+    if run.result_key != "classifier" or ensemble is None:
+        return False
+    return ensemble.accuracy - result.accuracy > DISTILLATION_GAP
 
 
 @dataclass(frozen=True)
@@ -191,6 +208,7 @@ class LabelScore:
     recall: float
     f1: float
     rows: int
+    recall_interval: tuple[float, float] | None = None  # 95% confidence interval
 
 
 @dataclass(frozen=True)
@@ -239,4 +257,5 @@ def confusion(run: RunRecord) -> Confusion | None:
 
 
 def _label_score(label: str, metrics: LabelMetrics) -> LabelScore:
-    return LabelScore(label, metrics.precision, metrics.recall, metrics.f1, metrics.rows)
+    interval = wilson_interval(metrics.recall, metrics.rows) if metrics.rows else None
+    return LabelScore(label, metrics.precision, metrics.recall, metrics.f1, metrics.rows, interval)

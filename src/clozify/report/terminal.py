@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozify.metrics import Evaluation
+from clozify.metrics import BasicMetrics, wilson_interval
 from clozify.report.compare import Comparison
 from clozify.report.format import percent
-from clozify.runs.metrics import ClassifierMetrics, MembersMetrics, Metrics, UnsupervisedMetrics
+from clozify.report.scores import TFIDF_NAME, majority_name
+from clozify.runs.metrics import ClassifierMetrics, Generation, MembersMetrics, Metrics, UnsupervisedMetrics
+
+if TYPE_CHECKING:  # it loads PyTorch
+    from clozify.report.findings import Findings
+
+SHOWN_ERRORS = 3
+ERROR_CHARACTERS = 100  # of a row's text
+
+_Scores = BasicMetrics | UnsupervisedMetrics | MembersMetrics | Generation | ClassifierMetrics
 
 
-def metrics_table(title: str) -> Table:
-    """An empty table with the columns accuracy and macro-F1."""
+def metrics_table(title: str, with_interval: bool = False) -> Table:
+    """An empty table with the columns accuracy and macro-F1, with the accuracy's confidence interval between them."""
     table = Table(box=None, pad_edge=False)
     table.add_column(title)
     table.add_column("accuracy", justify="right")
+    if with_interval:
+        table.add_column("95% interval", justify="right")
     table.add_column("macro-F1", justify="right")
     return table
 
@@ -30,25 +42,27 @@ def show_warnings(console: Console, warnings: Sequence[str]) -> None:
 
 
 def show_run(console: Console, metrics: Metrics) -> None:
-    """Print a run's scores on the test rows, from the untrained patterns to the classifier."""
-    table = metrics_table("on the test rows")
+    """Print a run's scores on the test rows, from the untrained patterns to the classifier, and trivial baselines."""
+    rows = metrics.rows.get("test", 0)
+    table = _RunTable(rows)
     for generation in metrics.generations or []:
-        if generation.accuracy is not None and generation.macro_f1 is not None:
-            name = f"generation {generation.generation}, mean ({generation.training_rows:,} rows per member)"
-            table.add_row(name, percent(generation.accuracy), percent(generation.macro_f1))
-    _add_row(table, "patterns before training, mean", metrics.unsupervised)
-    _add_row(table, "trained patterns, mean", metrics.members)
+        name = f"generation {generation.generation}, mean ({generation.training_rows:,} rows per member)"
+        table.add(name, generation)
+    table.add("patterns before training, mean", metrics.unsupervised)
+    table.add("trained patterns, mean", metrics.members)
     if metrics.members is not None:
-        table.add_row(
-            "  worst and best pattern", f"{percent(metrics.members.min)} - {percent(metrics.members.max)}", ""
-        )
-    _add_row(table, "ensemble", metrics.ensemble)
-    _add_row(table, f"classifier ({'iPET' if metrics.method == 'ipet' else 'PET'})", metrics.classifier)
-    _add_row(table, "supervised baseline", metrics.supervised)
-    _add_row(table, "UDA", metrics.uda)
-    _add_row(table, "MixText", metrics.mixtext)
-    if table.row_count:
-        console.print(table)
+        worst_and_best = f"{percent(metrics.members.min)} - {percent(metrics.members.max)}"
+        table.table.add_row("  worst and best pattern", worst_and_best, "", "")
+    table.add("ensemble", metrics.ensemble)
+    table.add(f"classifier ({'iPET' if metrics.method == 'ipet' else 'PET'})", metrics.classifier)
+    table.add("supervised baseline", metrics.supervised)
+    table.add("UDA", metrics.uda)
+    table.add("MixText", metrics.mixtext)
+    if table.table.row_count:
+        if metrics.trivial is not None:
+            table.add(TFIDF_NAME, metrics.trivial.tfidf)
+            table.add(majority_name(metrics.trivial.majority_label), metrics.trivial.majority)
+        console.print(table.table)
     else:
         console.print(Text("There are no scores: the run had no test rows (--test)."))
     for baseline in (metrics.uda, metrics.mixtext):
@@ -61,17 +75,24 @@ def show_run(console: Console, metrics: Metrics) -> None:
     show_warnings(console, metrics.warnings)
 
 
-def _add_row(
-    table: Table, name: str, metrics: UnsupervisedMetrics | MembersMetrics | Evaluation | ClassifierMetrics | None
-) -> None:
-    if metrics is None or metrics.accuracy is None:
-        return
-    accuracy, macro_f1 = percent(metrics.accuracy), percent(metrics.macro_f1)
-    if isinstance(metrics, ClassifierMetrics):
-        accuracy += _plus_minus(metrics.accuracy_std)
-        macro_f1 += _plus_minus(metrics.macro_f1_std)
-        name += f", {metrics.chosen.upper()}" if metrics.chosen else ""
-    table.add_row(name, accuracy, macro_f1)
+class _RunTable:
+    """The table of a run's scores on `rows` test rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.table = metrics_table(f"on {rows:,} test rows", with_interval=True)
+
+    def add(self, name: str, metrics: _Scores | None) -> None:
+        """Add a line, unless there are no scores."""
+        if metrics is None or metrics.accuracy is None:
+            return
+        accuracy, macro_f1 = percent(metrics.accuracy), percent(metrics.macro_f1)
+        if isinstance(metrics, ClassifierMetrics):
+            accuracy += _plus_minus(metrics.accuracy_std)
+            macro_f1 += _plus_minus(metrics.macro_f1_std)
+            name += f", {metrics.chosen.upper()}" if metrics.chosen else ""
+        interval = " - ".join(map(percent, wilson_interval(metrics.accuracy, self.rows)))
+        self.table.add_row(Text(name), accuracy, interval, macro_f1)
 
 
 def _plus_minus(std: float | None) -> str:
@@ -92,6 +113,20 @@ def _show_semi_supervised(console: Console, metrics: ClassifierMetrics) -> None:
                 "new rows."
             )
         )
+
+
+def show_findings(console: Console, findings: Findings) -> None:
+    """Print the most confident errors and what to do next."""
+    wrong = findings.wrong
+    if wrong is not None and wrong.rows:
+        console.print(Text(f"The most confident of {wrong.total:,} errors:"))
+        for row in wrong.rows[:SHOWN_ERRORS]:
+            text = " ".join(" ".join(row.texts).split())[:ERROR_CHARACTERS]
+            console.print(Text(f"  {row.true}, predicted {row.predicted} with {percent(row.probability, 0)}%: {text}"))
+    if findings.steps:
+        console.print(Text("What to do next:"))
+        for step in findings.steps:
+            console.print(Text(f"- {step.replace('`', '')}"))
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:

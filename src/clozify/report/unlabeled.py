@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from clozify.data.rows import Rows
 from clozify.methods.ensemble import combine_scores
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
+from clozify.report.format import shorten
 from clozify.report.run import RunRecord
 
 MAX_ROWS = 50_000  # unlabelled rows that agreement is counted on, evenly spaced
 OUTLIER_GAP = 0.1  # a pattern whose mean agreement is this far below the median is pointed out
 BINS = 10
 NEXT_ROWS = 10
-MAX_CHARACTERS = 400  # of a text on the page
 LEAST_AGREEING = 20
 
 
@@ -190,7 +190,7 @@ def label_next(
         selected_rows = unlabeled.select(selected)
         ids = selected_rows.ids()
         fields = [selected_rows.texts(field) for field in run.task.fields]
-        texts = [[_shorten(text) for text in values] for values in zip(*fields, strict=True)]
+        texts = [[shorten(text) for text in values] for values in zip(*fields, strict=True)]
     else:
         all_ids = unlabeled_ids(run)
         ids = [int(index) if all_ids is None else all_ids[index] for index in selected]
@@ -206,7 +206,3 @@ def label_next(
         for index, row_id, row_texts in zip(selected, ids, texts, strict=True)
     ]
     return NextRows(rows, len(scores), float(info.disagreement.mean()))
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS].rsplit(" ", 1)[0] + " ..."

@@ -21,7 +21,9 @@ REPORT = "report.html"
 def write_run_report(folder: Path, rows: Mapping[str, Rows | None], log: Callable[[str], None]) -> None:
     """Write the report and the card at the end of a run; an error in them is logged and does not fail the run."""
     try:
-        write_report(folder, rows=rows)
+        _, findings = write_report(folder, rows=rows)
+        for step in findings.steps:
+            log(f"next: {step.replace('`', '')}")
     except OSError:  # such as a full disk
         raise
     except Exception as error:

@@ -1,8 +1,8 @@
 """What a run measured, as types: the content of `metrics.json`.
 
 Every method fills its own fields: PET and iPET `untrained`, `members`, `ensemble` and `classifier`, iPET also
-`generations`, the baselines the field of their name. A field is None where nothing was measured, for example without
-test rows; `metrics.json` leaves it out.
+`generations`, the baselines the field of their name; all methods fill `trivial`. A field is None where nothing was
+measured, for example without test rows; `metrics.json` leaves it out.
 """
 
 from __future__ import annotations
@@ -121,6 +121,14 @@ class ClassifierMetrics(Record):
     unlabeled_rows: int | None = None
 
 
+class TrivialBaselines(Record):
+    """What takes no language model, on the test rows."""
+
+    tfidf: BasicMetrics | None = None  # logistic regression on TF-IDF vectors; None without labelled rows
+    majority: BasicMetrics  # always the most frequent label of the test rows
+    majority_label: str
+
+
 class Metrics(Record):
     """Everything that a run measured."""
 
@@ -140,6 +148,7 @@ class Metrics(Record):
     supervised: ClassifierMetrics | None = None
     uda: ClassifierMetrics | None = None
     mixtext: ClassifierMetrics | None = None
+    trivial: TrivialBaselines | None = None
 
     @classmethod
     def load(cls, path: Path) -> Metrics:

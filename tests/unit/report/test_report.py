@@ -2,24 +2,29 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import softmax
+from scipy.stats import binomtest
 
 from clozify import report
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task
+from clozify.data.rows import read_rows
 from clozify.errors import ClozifyError
-from clozify.metrics import basic_metrics, detailed_metrics
+from clozify.methods.ensemble import combine_scores
+from clozify.metrics import BasicMetrics, basic_metrics, detailed_metrics
 from clozify.report.findings import collect_findings
 from clozify.report.format import duration
-from clozify.report.page import report_page
+from clozify.report.page import pattern_parts, report_page
 from clozify.report.run import RunRecord
 from clozify.report.write import write_comparison, write_report
 from clozify.runs.keys import hash_key
+from clozify.runs.metrics import ClassifierMetrics
 
 STYLE = (Path(report.__file__).parent / "templates" / "style.css").read_text()
 
@@ -39,6 +44,7 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
         place = folder / "members" / f"key{number}"
         place.mkdir(parents=True)
         np.save(place / "unlabeled.npy", scores.astype(np.float32))
+        np.save(place / "test.npy", scores.astype(np.float32))
         (place / "member.json").write_text(json.dumps({"seconds": 2.0, "training_seconds": 1.5}))
         members.append({"member": place.name, "pair": pair.name, "seed": 1, "weight": 0.5})
         each.append(
@@ -72,6 +78,8 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
         metrics["members"] = {"accuracy": 0.5, "macro_f1": 0.4, "min": 0.4, "max": 0.6}
         metrics["members"] |= {"each": each, "pairs": pair_metrics}
         metrics["ensemble"] = detailed_metrics(truth, shares, names).model_dump()
+        metrics["trivial"] = {"majority": {"accuracy": 0.4, "macro_f1": 0.1}, "majority_label": names[0]}
+        metrics["trivial"]["tfidf"] = {"accuracy": 0.6, "macro_f1": 0.5}
     (folder / "run.json").write_text(json.dumps(described))
     (folder / "ensemble.json").write_text(json.dumps({"weights": members}))
     (folder / "metrics.json").write_text(json.dumps(metrics))
@@ -132,6 +140,90 @@ def test_rows_that_cannot_be_read_again_are_shown_by_id_with_the_reason(tmp_path
     assert len(following.rows) == 10
     assert all(row.texts == [] for row in following.rows)
     assert "does not exist" in following.problem
+
+
+def test_every_accuracy_has_its_wilson_interval_and_stands_next_to_trivial_baselines(tmp_path):
+    """A number without a yardstick says nothing: 60% may be less than a bag of words reaches."""
+    findings = collect_findings(made(tmp_path))
+    assert [score.name for score in findings.numbers][-2:] == ["TF-IDF, logistic regression", "always 'label 0'"]
+    for score in findings.numbers:
+        expected = binomtest(round(score.accuracy * 60), 60).proportion_ci(method="wilson")
+        if abs(score.accuracy * 60 - round(score.accuracy * 60)) < 1e-9:
+            assert score.interval == pytest.approx((expected.low, expected.high), abs=1e-6)
+    page = report_page(findings)
+    assert "TF-IDF, logistic regression" in page
+    assert "always &#39;label 0&#39;" in page
+    assert "95% interval" in page
+    assert not collect_findings(made(tmp_path / "untested", tested=False)).numbers
+
+
+def test_the_most_confident_errors_are_shown_with_their_text_which_cannot_become_markup(tmp_path):
+    run = made(tmp_path, labels=2)
+    scores = combine_scores([np.load(path) for path in sorted(tmp_path.glob("members/*/test.npy"))], [1.0] * 3)
+    wrong = np.argsort(-np.abs(scores[:, 0] - scores[:, 1]))[:25]
+    truth = scores.argmax(axis=1)
+    truth[wrong] = 1 - truth[wrong]
+    texts = [f"<b>text</b> {number} " + "long " * 200 for number in range(len(truth))]
+    frame = {"text": texts, "label": [run.task.labels[index] for index in truth]}
+    pd.DataFrame(frame).to_csv(tmp_path / "test.csv", index=False)
+    test = read_rows(tmp_path / "test.csv", run.task)
+    findings = collect_findings(run, {"test": test})
+    assert findings.wrong.total == 25
+    assert [row.texts[0].split()[1] for row in findings.wrong.rows] == [str(index) for index in wrong[:20]]
+    assert all(len(row.texts[0]) < 410 for row in findings.wrong.rows)
+    page = report_page(findings)
+    assert "The 20 most confident of 25 errors" in page
+    assert "&lt;b&gt;text&lt;/b&gt;" in page
+    assert "<b>" not in page
+
+
+def test_test_rows_that_cannot_be_read_again_are_counted_with_the_reason(tmp_path):
+    wrong = collect_findings(made(tmp_path)).wrong
+    assert wrong.rows == []
+    assert "does not exist" in wrong.problem
+
+
+def test_the_report_says_what_to_do_next(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    steps = " ".join(collect_findings(made(tmp_path / "a", tested=False)).steps)
+    assert "--test" in steps
+    run = made(tmp_path / "b", labels=2, pairs=4, odd=2)
+    trivial = run.metrics.trivial.model_copy(update={"tfidf": BasicMetrics(accuracy=1.0, macro_f1=1.0)})
+    run = replace(run, metrics=run.metrics.model_copy(update={"trivial": trivial}))
+    steps = collect_findings(run).steps
+    assert "TF-IDF" in steps[0]
+    assert any("Reword or remove p3" in step for step in steps)
+    assert len(steps) <= 5
+
+
+def test_a_legend_explains_only_what_is_on_the_page(tmp_path):
+    page = report_page(collect_findings(made(tmp_path)))
+    assert "Whiskers" in page  # of the patterns
+    assert "standard deviation" not in page  # a single training
+    run = made(tmp_path / "supervised", method="supervised")
+    metrics = run.metrics.model_copy(
+        update={"unsupervised": None, "members": None, "ensemble": None, "supervised": classifier_metrics(run)}
+    )
+    page = report_page(collect_findings(replace(run, metrics=metrics)))
+    assert "Whiskers" not in page
+
+
+def classifier_metrics(run):
+    ensemble = run.metrics.ensemble.model_dump()
+    return ClassifierMetrics(jobs=["j"], accuracy_std=0.0, accuracy_each=[ensemble["accuracy"]], **ensemble)
+
+
+def test_columns_of_the_confusion_matrix_are_named(tmp_path):
+    page = report_page(collect_findings(made(tmp_path, names=["sad", "glad"])))
+    header = re.search(r'<table class="heat named">.*?</thead>', page, re.S)[0]
+    assert re.findall(r"<bdi>(\w+)</bdi>", header) == ["sad", "glad"]
+
+
+def test_escaped_braces_of_a_pattern_are_words_not_fields():
+    assert pattern_parts("{{7*7}} {mask} || {text:no_final_punctuation}") == [
+        ("words", "{7*7} "), ("mask", "____"), ("border", "||"), ("field", "text:no_final_punctuation"),
+    ]  # fmt: skip
 
 
 def test_seconds_are_those_of_the_jobs_whenever_they_were_done(tmp_path):

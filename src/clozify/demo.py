@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from clozify.inference.training import train
 from clozify.report.write import write_report
 from clozify.runs.metrics import Metrics
 from clozify.utils.atomic import atomic_folder
+from clozify.utils.checked_files import read_json
 
 EXAMPLES = 56  # labelled rows, four a label
 UNLABELED = 600
@@ -82,4 +84,5 @@ def _copy_members(source: Path, target: Path) -> None:
     if not target.exists():
         with atomic_folder(target) as tmp_path:
             shutil.copytree(source / "members", tmp_path / "members")
-            shutil.copy(source / "run.json", tmp_path)
+            inputs = read_json(source / "run.json") | {"method": "ipet"}
+            (tmp_path / "run.json").write_text(json.dumps(inputs, indent=2), encoding="utf-8")

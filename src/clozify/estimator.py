@@ -31,7 +31,9 @@ from clozify.inference.finished_run import FinishedRun
 from clozify.inference.training import train
 from clozify.runs.folder import RunFolder
 from clozify.runs.metrics import Metrics
+from clozify.runs.results import find_results
 from clozify.utils.atomic import atomic_folder
+from clozify.utils.checked_files import read_json
 
 ESTIMATOR_FILE = "estimator.json"
 
@@ -122,12 +124,13 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     method=self.method,
                     recipe=self.recipe,
                     settings=self._settings_with_seed(),
+                    replace=True,
                     log=log,
                 )
             except DataError as error:
                 raise InputError(error.problems) from None
             with RunFolder(run):  # locked, so that no other process changes it
-                fitted.copy_result(run)
+                fitted.copy_result(run, self.method)
         self._set_fitted(task, classes, class_indices, fitted)
         return self
 
@@ -230,17 +233,20 @@ class FittedFolder:
         self.path = Path(tempfile.mkdtemp(prefix="clozify-estimator-"))
         weakref.finalize(self, _remove, self.path, os.getpid())
 
-    def copy_result(self, run: Path) -> None:
+    def copy_result(self, run: Path, method: str) -> None:
         """Copy a finished run's result: the classifier or, where none was distilled, the members."""
+        results = find_results(run, method)
         names = ["run.json", "metrics.json"]
-        if (run / "classifier").is_dir():
+        if (results / "classifier").is_dir():
             names.append("classifier")
         else:
-            members = json.loads((run / "ensemble.json").read_text(encoding="utf-8"))["weights"]
-            names += ["ensemble.json", *[f"members/{member['member']}" for member in members]]
+            names.append("ensemble.json")
+            for member in read_json(results / "ensemble.json")["weights"]:
+                name = f"members/{member['member']}"
+                shutil.copytree(run / name, self.path / name)
         for name in names:
-            copy = shutil.copytree if (run / name).is_dir() else shutil.copy2
-            copy(run / name, self.path / name)
+            copy = shutil.copytree if (results / name).is_dir() else shutil.copy2
+            copy(results / name, self.path / name)
 
     @cached_property
     def run(self) -> FinishedRun:

@@ -50,6 +50,7 @@ def run(files, tiny_folder):
             "test": files / "test.csv",
             "model": str(tiny_folder("bert")),
             "settings": SETTINGS,
+            "replace": True,
         }
         return train(output=files / output, **(given | changes)).metrics.to_json()
 

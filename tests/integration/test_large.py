@@ -15,7 +15,7 @@ from clozify.prompts.encode import FieldInContext
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.worker import Worker
-from clozify.utils import npy as arrays
+from clozify.utils.checked_files import open_npy
 from tests.integration.checks import assert_metrics_are_those_of_the_scores
 from tests.integration.conftest import SETTINGS
 from tests.integration.test_train import scores
@@ -96,9 +96,9 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
 def test_scores_in_half_the_bits_are_members_of_their_own(run, files):
     """Found under the same key, float32 scores would be taken for them, or they for float32 scores."""
     run()
-    whole = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
+    whole = {path.parent.name: open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
     run(settings=[*SETTINGS, "scores_dtype=float16"])
-    every = {path.parent.name: arrays.open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
+    every = {path.parent.name: open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
     half = [found for key, found in sorted(every.items()) if key not in whole]
     assert {found.dtype.name for found in half} == {"float16"}
     assert len(half) == len(whole)

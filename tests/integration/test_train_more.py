@@ -246,13 +246,6 @@ def test_a_plan_times_few_steps_whatever_decides_their_number(files, tiny_folder
     )
 
 
-def test_a_supervised_run_forgets_the_ensemble_that_was_there(run, files):
-    run()
-    run(method="supervised", unlabeled=None)
-    assert not (files / "run" / "ensemble.json").exists()
-    assert not (files / "run" / "labels.parquet").exists()
-
-
 def test_a_task_that_is_changed_forgets_what_was_worked_out_from_the_old_one(files):
     from clozify.config.task import load_task
 

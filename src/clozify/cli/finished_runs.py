@@ -10,7 +10,16 @@ import typer
 from rich.console import Console
 
 import clozify
-from clozify.cli.options import JsonOption, MapOption, QuietOption, app, parse_mapping, print_json, progress_logger
+from clozify.cli.options import (
+    JsonOption,
+    MapOption,
+    MethodOption,
+    QuietOption,
+    app,
+    parse_mapping,
+    print_json,
+    progress_logger,
+)
 from clozify.errors import ExportError, RunError
 
 RunArgument = Annotated[str, typer.Argument(metavar="DIR", help="A run's folder or address, or a classifier's folder.")]
@@ -24,10 +33,12 @@ def predict(
         Path | None,
         typer.Option(help="Write the predictions to this file (.csv, .jsonl or .parquet); default: print JSONL."),
     ] = None,
+    method: MethodOption = None,
     mapping: MapOption = None,
 ) -> None:
     """Predict new rows with a finished run."""
-    predictions = clozify.predict(run, data, output, parse_mapping(mapping))
+    finished = _load_run(run, method)
+    predictions = finished.predict(data, output, parse_mapping(mapping))
     if output is not None:
         typer.echo(f"Predictions for {len(predictions):,} rows are in {output}.")
         return
@@ -38,17 +49,27 @@ def predict(
         typer.echo(json.dumps(line, ensure_ascii=False))
 
 
+def _load_run(run: str, method: str | None) -> clozify.FinishedRun:
+    """A finished run; prints to stderr which of its models answers."""
+    finished = clozify.load_run(run, method)
+    typer.echo(f"Answers come from {finished.description}.", err=True)
+    for note in finished.notes:
+        typer.echo(f"note: {note}", err=True)
+    return finished
+
+
 @app.command()
 def evaluate(
     run: RunArgument,
     data: Annotated[str, typer.Option(help="Labelled rows.")],
+    method: MethodOption = None,
     mapping: MapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a finished run on labelled rows."""
     from clozify.cli.tables import show_evaluation
 
-    result = clozify.evaluate(run, data, column_mapping=parse_mapping(mapping))
+    result = _load_run(run, method).evaluate(data, column_mapping=parse_mapping(mapping))
     if as_json:
         print_json(result.model_dump())
     else:
@@ -64,6 +85,7 @@ def report(
     baseline: Annotated[
         Path | None, typer.Option(help="Another run on the same rows, for example a supervised one, to compare with.")
     ] = None,
+    method: MethodOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's report, or a comparison of several runs, as one HTML page."""
@@ -72,9 +94,10 @@ def report(
     from clozify.report.run import RunRecord
     from clozify.report.terminal import show_comparison, show_findings, show_run
     from clozify.report.write import write_comparison, write_report
+    from clozify.runs.results import find_results
 
     if len(runs) == 1:
-        path, findings = write_report(runs[0], output, baseline)
+        path, findings = write_report(find_results(runs[0], method), output, baseline)
         if as_json:
             print_json(to_jsonable_python(findings))
         else:
@@ -104,13 +127,14 @@ def suggest(
     with_labeled: Annotated[
         bool, typer.Option("--with-labeled", help="Put the run's labelled rows first in the file.")
     ] = False,
+    method: MethodOption = None,
     mapping: MapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the unlabelled rows that are most useful to label next."""
     from clozify.cli.tables import show_suggestions
 
-    result = clozify.suggest(run, count, output, unlabeled, with_labeled, parse_mapping(mapping))
+    result = clozify.suggest(run, count, output, unlabeled, with_labeled, parse_mapping(mapping), method)
     if as_json:
         print_json(result.model_dump())
     else:
@@ -131,13 +155,14 @@ def export(
     agreement: Annotated[
         float, typer.Option(min=0, max=1, help="With --int8: the fraction of rows that must keep their label.")
     ] = 0.95,
+    method: MethodOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Export a classifier to ONNX and compare its predictions with the original."""
     if export_format != "onnx":
         raise ExportError(f"The format '{export_format}' is not supported; use 'onnx'.")
-    result = clozify.export(folder, output, int8, data, agreement, progress_logger(quiet))
+    result = clozify.export(folder, output, int8, data, agreement, progress_logger(quiet), method)
     if as_json:
         print_json(result.to_json())
         return
@@ -160,8 +185,9 @@ def push(
     run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or a classifier's folder.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The model's name on the hub: NAME or OWNER/NAME.")],
     private: Annotated[bool, typer.Option("--private", help="Make a new model private.")] = False,
+    method: MethodOption = None,
 ) -> None:
     """Upload a run's classifier and its model card to the Hugging Face hub."""
     from clozify.inference.push import push as push_to_hub
 
-    typer.echo(f"Pushed to {push_to_hub(run, name, private)}.")
+    typer.echo(f"Pushed to {push_to_hub(run, name, private, method)}.")

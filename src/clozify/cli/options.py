@@ -45,6 +45,10 @@ ExecutorOption = Annotated[str, typer.Option(help="'local' (this machine) or 'ra
 AddressOption = Annotated[
     str | None, typer.Option(help="The Ray cluster's address or 'auto'; default: find a cluster or start one.")
 ]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(help="Whose results, where the run was trained by several methods; default: the first one's."),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 LengthOption = Annotated[int, typer.Option(min=8, help="The maximum number of tokens per row; longer rows are cut.")]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clozify.cli.options import ModelOption, app
+from clozify.cli.options import MethodOption, ModelOption, app
 from clozify.errors import require_package
 
 
@@ -25,6 +25,7 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the token that clients must send; default: $CLOZIFY_TOKEN, if set.")
     ] = None,
+    method: MethodOption = None,
 ) -> None:
     """Serve a finished run's predictions over HTTP."""
     for package in ("fastapi", "uvicorn", "prometheus_client"):
@@ -32,7 +33,7 @@ def serve(
     from clozify.serving.requests import Limits
     from clozify.serving.server import serve as run_server
 
-    run_server(folder, host, port, Limits(max_texts, max_body, max_waiting, timeout), token_file, typer.echo)
+    run_server(folder, host, port, Limits(max_texts, max_body, max_waiting, timeout), token_file, typer.echo, method)
 
 
 @app.command()

@@ -71,6 +71,13 @@ def train(
     plan: Annotated[
         bool, typer.Option("--plan", help="Estimate time and disk space from a short measurement, and stop.")
     ] = False,
+    replace_results: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Replace the method's results in the folder where rows or settings differ.",
+        ),
+    ] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -107,6 +114,7 @@ def train(
         executor=executor,
         address=address,
         trackers=tracker or (),
+        replace=replace_results,
         log=log,
         **options,
     )
@@ -116,7 +124,7 @@ def train(
         print_json(result.metrics.to_json())
     else:
         show_run(Console(), result.metrics)
-        typer.echo(f"The report is in {output.rstrip('/')}/report.html.")
+        typer.echo(f"The report is in {result.results}/report.html.")
 
 
 def _print_cost(

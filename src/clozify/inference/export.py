@@ -29,8 +29,11 @@ from clozify.inference.finished_run import FinishedRun
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE, OUTPUT
+from clozify.report.run import RunInputs
 from clozify.runs.metrics import Record
+from clozify.runs.results import weights_hash
 from clozify.utils.atomic import atomic_folder
+from clozify.utils.checked_files import read_record
 
 MAX_ROWS = 512  # rows that both score
 MAX_DIFFERENCE = 1e-3  # of a probability, in 32 bits
@@ -63,6 +66,7 @@ class ExportResult(Comparison):
     data: str  # the rows that both scored
     output: str
     bytes: int
+    weights: str  # hash of the classifier's weights
     clozify: str  # version
 
 
@@ -73,6 +77,7 @@ def export(
     data: str | Path | None = None,
     min_agreement: float = MIN_AGREEMENT,
     log: Callable[[str], None] = lambda line: None,
+    method: str | None = None,
 ) -> ExportResult:
     """Write a run's classifier as an ONNX graph, with its tokenizer, labels and task.
 
@@ -80,6 +85,7 @@ def export(
     - `output`: a new folder; by default `onnx` or `onnx-int8` in the run's.
     - `int8`: round weights and activations to 8 bits: a quarter of the size, faster, nearly equal answers.
     - `data`: rows to compare both on; by default the run's test rows.
+    - `method`: whose classifier it is, where the run was trained by several; by default the first.
     - `min_agreement`: the least share of rows that must keep their label in 8 bits.
     - `log`: receives progress lines.
 
@@ -87,7 +93,7 @@ def export(
     """
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require_package(library, "onnx", "An export to ONNX")
-    finished = FinishedRun(run)
+    finished = FinishedRun(run, method)
     if finished.classifier is None:
         raise ExportError(
             f"The run '{run}' is an ensemble without a classifier, and only a classifier can be exported; train with "
@@ -95,7 +101,7 @@ def export(
         )
     if (finished.classifier / ONNX_FILE).is_file():
         raise ExportError(f"The folder '{run}' is an export already; name the run or the classifier it came from.")
-    path = Path(output) if output is not None else Path(run) / ("onnx-int8" if int8 else "onnx")
+    path = Path(output) if output is not None else finished.folder / ("onnx-int8" if int8 else "onnx")
     _check_output(path)
     rows = _load_comparison_rows(finished, data, int8)
     classifier = load_classifier(finished.classifier, "cpu")
@@ -114,6 +120,7 @@ def export(
             int8=int8,
             data=rows.source,
             output=str(path),
+            weights=weights_hash(finished.classifier),
             bytes=sum(file.stat().st_size for file in tmp_path.iterdir()),
             clozify=__version__,
         )
@@ -182,11 +189,11 @@ def _load_comparison_rows(finished: FinishedRun, data: str | Path | None, int8: 
     if data is not None:
         return _sample(read_rows(data, task))
     if (finished.folder / "run.json").is_file():
-        sources = json.loads((finished.folder / "run.json").read_text(encoding="utf-8"))["data"]
+        sources = read_record(finished.folder / "run.json", RunInputs).data
         for name in ("test", "labeled", "unlabeled"):
             try:
                 if name in sources and (name == "test" or not int8):
-                    return _sample(read_rows(sources[name]["source"], task))
+                    return _sample(read_rows(sources[name].source, task))
             except DataError:  # moved since, or never a file
                 continue
     if int8:

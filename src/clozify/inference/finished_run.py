@@ -21,18 +21,20 @@ from clozify.config.task import Task
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
 from clozify.data.rows import Rows
-from clozify.errors import RunError
+from clozify.errors import RunError, quoted
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH, score_rows
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.lora import Base, base_of
+from clozify.models.onnx import EXPORT_FILE, ONNX_FILE
 from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.runs.keys import model_key
 from clozify.runs.metrics import Metrics
 from clozify.runs.plan import select_labeled
 from clozify.runs.records import EnsembleRecord
+from clozify.runs.results import METHOD_NAMES, check_finished, first_method, is_stale, jobs_folder, trained_methods
 from clozify.runs.stored_folder import local_copy
 from clozify.utils.progress import progress
 
@@ -67,6 +69,7 @@ class Predictions:
 class EvaluationResult(Evaluation):
     """A finished run measured on labelled rows."""
 
+    model: str  # what answered
     data: str  # where the rows are from
     rows: int
     warnings: list[str]
@@ -91,10 +94,13 @@ class LoadedMember:
 
 
 class FinishedRun:
-    """A finished run, ready to predict; a classifier's folder or an ONNX export serves too."""
+    """A finished run, ready to predict; a classifier's folder or an ONNX export serves too.
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = local_copy(folder)
+    `method` chooses between the results of a run that was trained by several methods; by default, the first.
+    """
+
+    def __init__(self, folder: str | Path, method: str | None = None) -> None:
+        self.folder = local_copy(folder, method)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._base_models: dict[Base, ClozeModel] = {}  # shared by adapters
         inside = self.folder / "classifier"
@@ -102,6 +108,32 @@ class FinishedRun:
         if self.classifier is None and not (self.folder / "ensemble.json").is_file():
             state = "is a run that has not finished" if (self.folder / "run.json").is_file() else "holds no run"
             raise RunError(f"The folder '{folder}' {state}; name the folder that clozify train wrote to --output.")
+        if (self.folder / "run.json").is_file():
+            check_finished(self.folder)
+
+    @property
+    def method(self) -> str | None:
+        """The method that the run was trained by; None for the folder of a classifier or an export."""
+        return first_method(self.folder)
+
+    @property
+    def description(self) -> str:
+        """What answers, such as "the classifier trained by PET in runs/x"."""
+        if self.classifier is not None and (self.classifier / ONNX_FILE).is_file():
+            return f"the ONNX export in {self.folder}"
+        kind = "ensemble" if self.classifier is None else "classifier"
+        trained_by = "" if self.method is None else f" trained by {METHOD_NAMES[self.method]}"
+        return f"the {kind}{trained_by} in {self.folder}"
+
+    @property
+    def notes(self) -> list[str]:
+        """Which other methods' results the run has, and whether an export is of an earlier classifier."""
+        parent = self.folder.parent
+        if (self.folder / EXPORT_FILE).is_file() and (parent / "run.json").is_file():
+            is_old = is_stale(self.folder, parent / "classifier")
+            return [f"'{self.folder}' was exported from an earlier classifier of '{parent}'; export again."] * is_old
+        others = trained_methods(self.folder)[1:]
+        return [f"The run also has the results of {quoted(others)}: choose with --method."] if others else []
 
     @cached_property
     def task(self) -> Task:
@@ -145,11 +177,15 @@ class FinishedRun:
         self, data: RowSource, labels: Any = None, column_mapping: Mapping[str, str] | None = None
     ) -> EvaluationResult:
         """Measure the run on labelled rows; `labels` are for rows in memory that have no label column."""
-        warnings: list[str] = []
+        warnings: list[str] = list(self.notes)
         rows = select_labeled(load_rows(data, self.task, column_mapping, labels), warnings, "test")
         evaluation = detailed_metrics(rows.labels, self.probabilities(rows), self.task.labels)
         return EvaluationResult(
-            data=rows.source, rows=len(rows), warnings=warnings + rows.warnings, **evaluation.model_dump()
+            model=self.description,
+            data=rows.source,
+            rows=len(rows),
+            warnings=warnings + rows.warnings,
+            **evaluation.model_dump(),
         )
 
     def probabilities(self, rows: Rows) -> NDArray[np.float64]:
@@ -193,7 +229,7 @@ class FinishedRun:
 
     def _load_member(self, key: str) -> tuple[ClozeModel, Callable[[], None]]:
         """A member's model, and the function that activates its adapter where several members share the model."""
-        path = self.folder / "members" / key / "model"
+        path = jobs_folder(self.folder) / "members" / key / "model"
         if (base := base_of(path)) is None:
             return load_model(path, self.device, safetensors_only=True), lambda: None
         if base not in self._base_models:
@@ -208,9 +244,12 @@ class FinishedRun:
         return model, partial(model.use_adapter, path, key)
 
 
-def load_run(folder: str | Path) -> FinishedRun:
-    """Open a finished run's folder or address, a classifier's folder, or an export's."""
-    return FinishedRun(folder)
+def load_run(folder: str | Path, method: str | None = None) -> FinishedRun:
+    """Open a finished run's folder or address, a classifier's folder, or an export's.
+
+    `method` chooses between the results of a run that was trained by several methods; by default, the first.
+    """
+    return FinishedRun(folder, method)
 
 
 def predict(

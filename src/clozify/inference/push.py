@@ -12,13 +12,13 @@ from clozify.utils import libraries
 NAME_PLACEHOLDER = "PATH_OR_NAME"  # in the card
 
 
-def push(run: str | Path, name: str, private: bool = False) -> str:
+def push(run: str | Path, name: str, private: bool = False, method: str | None = None) -> str:
     """Upload the classifier of a run's or a classifier's folder; returns its full name on the hub, OWNER/NAME."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-    classifier = FinishedRun(run).classifier
+    classifier = FinishedRun(run, method).classifier
     if classifier is None:
         raise RunError(
             f"The run '{run}' is an ensemble without a classifier, and only a classifier can be pushed; train with "

@@ -22,6 +22,7 @@ from clozify.report.run import RunRecord
 from clozify.report.run_data import reread_rows
 from clozify.report.unlabeled import unlabeled_ids
 from clozify.runs.metrics import Record
+from clozify.runs.results import find_results
 
 
 class Suggestion(Record):
@@ -51,6 +52,7 @@ def suggest(
     unlabeled: str | Path | None = None,
     with_labeled: bool = False,
     column_mapping: Mapping[str, str] | None = None,
+    method: str | None = None,
 ) -> Suggestions:
     """Choose the unlabelled rows to label next.
 
@@ -61,6 +63,7 @@ def suggest(
     - `unlabeled`: other rows than the run's, or the run's under their new name.
     - `with_labeled`: put the run's labelled rows first into the file, with their labels.
     - `column_mapping`: the column of `unlabeled` for a field, as in `{"text": "body"}`.
+    - `method`: whose members decide, where the run was trained by several methods; by default the first.
     """
     if count < 1:
         raise DataError(f"{count} rows cannot be suggested; ask for 1 or more.")
@@ -69,7 +72,7 @@ def suggest(
         check_output(path, what="Suggestions")
         if path.exists():
             raise DataError(f"'{path}' is there already, perhaps with labels filled in; choose another name.")
-    record, warnings = RunRecord.load(run), list[str]()
+    record, warnings = RunRecord.load(find_results(Path(run), method)), list[str]()
     task = record.task
     rows, scores, weights = _load_scores(record, unlabeled, column_mapping)
     taken = _read_taken_rows(record, warnings)

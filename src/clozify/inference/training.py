@@ -17,6 +17,7 @@ from clozify.pipeline import train as pipeline
 from clozify.pipeline.prepare import TrainInputs
 from clozify.runs.context import no_log
 from clozify.runs.metrics import Metrics
+from clozify.utils.checked_files import read_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,14 +26,16 @@ if TYPE_CHECKING:
 class TrainResult:
     """A finished training: its metrics, its soft labels and its classifier, loaded when they are first used."""
 
-    def __init__(self, folder: str | Path, metrics: Metrics | None = None) -> None:
+    def __init__(self, folder: str | Path, method: str, metrics: Metrics | None = None, results: str = "") -> None:
         self.folder = folder  # the run's folder or address
+        self.method = method
+        self.results = results or str(folder)  # the folder or address of the method's results
         self._metrics = metrics
 
     @cached_property
     def run(self) -> FinishedRun:
         """The finished run, as `load_run` returns it."""
-        return FinishedRun(self.folder)
+        return FinishedRun(self.folder, self.method)
 
     @property
     def metrics(self) -> Metrics:
@@ -42,10 +45,10 @@ class TrainResult:
     @property
     def labels(self) -> pa.Table | None:
         """The unlabelled rows' ids, labels and probabilities as an Arrow table; None without unlabelled rows."""
-        import pyarrow.parquet as pq
+        import pyarrow as pa
 
         path = self.run.folder / "labels.parquet"
-        return pq.read_table(path) if path.is_file() else None
+        return pa.Table.from_batches(read_parquet(path)) if path.is_file() else None
 
     @property
     def classifier(self) -> Path | None:
@@ -83,6 +86,7 @@ def train(
     at_once: str | int | None = None,
     executor: str = "local",
     address: str | None = None,
+    replace: bool = False,
     log: Callable[[str], None] = no_log,
 ) -> TrainResult:
     """Train a classifier; a run that was stopped resumes when the same call is made again.
@@ -105,13 +109,15 @@ def train(
     - `devices`: `auto` (every GPU, else the CPU), `cpu`, or a number of GPUs; `at_once`: how many models are trained
       at a time on each of them, or `auto`: as many as fit, by a trial.
     - `executor`: `local`, or `ray` for a cluster, at `address`.
+    - `replace`: replace the method's finished results in `output` where they are of other inputs, which is an error
+      otherwise. Another method's results are never replaced: each method has its own.
     - `log`: called with every message.
 
     Under Accelerate's launcher every process returns a result; all but the first read what the first has written.
     """
     if is_worker_rank():
         run_worker_rank(devices)
-        return TrainResult(output)
+        return TrainResult(output, method)
     inputs = TrainInputs(
         task=task,
         labeled=labeled,
@@ -128,5 +134,5 @@ def train(
         augmented=augmented,
         allow_overlap=allow_overlap,
     )
-    metrics = pipeline.train(inputs, output, devices, at_once, executor, address, trackers, log)
-    return TrainResult(output, metrics)
+    metrics, results = pipeline.train(inputs, output, devices, at_once, executor, address, trackers, replace, log)
+    return TrainResult(output, method, metrics, results)

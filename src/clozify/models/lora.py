@@ -22,6 +22,7 @@ from torch import nn
 from clozify.config.sections import Adapter
 from clozify.errors import ModelError, RecipeError
 from clozify.models.loading import make_readable
+from clozify.utils.checked_files import read_json
 
 TRAINED = "default"  # peft's default name of an adapter: the one that is trained
 WEIGHTS, SETTINGS, BASE = "adapter_model.safetensors", "adapter_config.json", "base.json"
@@ -142,8 +143,8 @@ def base_of(folder: Path) -> Base | None:
     if not (folder / SETTINGS).is_file():
         return None
     try:
-        return Base(**json.loads((folder / BASE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        return Base(**read_json(folder / BASE))
+    except (OSError, TypeError) as error:
         raise ModelError(f"The file '{folder / BASE}' cannot be read: {error}; train the run again.") from error
 
 

@@ -27,6 +27,7 @@ from clozify.pipeline.run import Run
 from clozify.runs.context import RunContext
 from clozify.runs.keys import job_key, model_key
 from clozify.runs.plan import Plan
+from clozify.utils.checked_files import read_json
 from clozify.utils.progress import progress
 
 CHUNK_SIZE = 1_024  # rows in a job
@@ -101,7 +102,7 @@ def augment(run: Run) -> Augmented:
         path = _augment_chunk(run, augmenter, rows, number, f"{number}/{len(chunks)}  rows {start + 1:,} to {stop:,}")
         chunk_texts.append(_load(path / "texts.parquet", plan.task, augmenter.versions))
         if (time_file := path / TIME_FILE).exists():
-            seconds += json.loads(time_file.read_text())["seconds"]
+            seconds += read_json(time_file)["seconds"]
     version_texts = [
         {field: [text for texts in chunk_texts for text in texts[version][field]] for field in plan.task.fields}
         for version in versions
@@ -116,7 +117,7 @@ def _augment_chunk(run: Run, augmenter: Augmenter, rows: Rows, number: int, labe
         "augment", texts=rows.digest, fields=plan.task.fields, part=number, seed=plan.recipe.seed, **augmenter.key
     )
     path = folder.job_path("augmentations", key)
-    if (path / "texts.parquet").exists():
+    if folder.has_job("augmentations", key, run.context.log):
         run.context.log(f"{name}  already there")
         return path
     with folder.writing("augmentations", key) as tmp_path, progress(name, augmenter.versions * len(rows)) as advance:

@@ -36,6 +36,7 @@ from clozify.runs.plan import Plan
 from clozify.runs.records import TEST_SCORES
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
+from clozify.utils.checked_files import read_json
 
 RECORD = "classifier.json"
 
@@ -127,16 +128,17 @@ def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetric
         key = _key(run, training, seed, keep_weights)
         paths.append(folder.job_path("classifiers", key))
         name = f"{training.name} {number}/{len(seeds)}  seed {seed}"
-        if (paths[-1] / RECORD).exists():
+        if folder.has_job("classifiers", key, run.context.log):
             run.context.log(f"{name}  already there")
         else:
             jobs.append(ClassifierJob(name, key, seed, keep_weights, training))
     run.run_jobs(jobs, "classifiers")
     dev_scores = _best_dev_scores(paths)
     kept = int(np.argmax(dev_scores)) if dev_scores else 0
-    folder.publish_folder(paths[kept] / "model", "classifier")
-    (folder.path / "classifier" / TASK_FILE).unlink()  # a link into the job's folder; the task may have new aliases
-    plan.task.save(folder.path / "classifier" / TASK_FILE)
+    folder.publish_folder(paths[kept] / "model", f"{run.prefix}classifier")
+    task_file = run.results / "classifier" / TASK_FILE
+    task_file.unlink()  # a link into the job's folder; the task may have new aliases
+    plan.task.save(task_file)
     metrics = ClassifierMetrics(jobs=[path.name for path in paths])
     if dev_scores:
         metrics = metrics.model_copy(update={"dev_each": dev_scores, "kept": kept})
@@ -170,7 +172,7 @@ def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) 
 
 def _best_dev_scores(paths: list[Path]) -> list[float]:
     """The best metric on the development rows of each repetition; empty where there is none of some repetition."""
-    dev_scores = [json.loads((path / RECORD).read_text())["dev"] for path in paths]
+    dev_scores = [read_json(path / RECORD)["dev"] for path in paths]
     return [max(scores) for scores in dev_scores] if all(dev_scores) else []
 
 

@@ -84,7 +84,7 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
         members.append(Member(spec.pair, spec.seed, folder.job_path("members", key), spec.score_unlabeled))
         title = "member" if group is None else f"{group}, member"
         name = f"{title} {number}/{len(specs)}  {plan.task.pairs[spec.pair].name}  seed {spec.seed}"
-        if (folder.job_path("members", key) / RECORD).exists():
+        if folder.has_job("members", key, run.context.log):
             run.context.log(f"{name}  already there")
         else:
             jobs.append(MemberJob(name, key, spec, is_sharded and spec.score_unlabeled and not spec.keep_weights))
@@ -131,7 +131,7 @@ def _find_key(run: Run, spec: MemberSpec) -> str:
     key = _key(run, spec)
     for superset in (scored, replace(spec, keep_weights=True), replace(scored, keep_weights=True)):
         other = _key(run, superset)
-        key = other if (run.folder.job_path("members", other) / RECORD).exists() else key
+        key = other if run.folder.has_job("members", other, run.context.log) else key
     return key
 
 
@@ -147,7 +147,7 @@ class MemberJob:
     def run(self, worker: Worker) -> JobResult:
         """Fine-tune the pretrained model, score rows with it, and write both to the run's folder."""
         kind = "trained" if self.is_sharded else "members"
-        if self.is_sharded and (worker.folder.job_path(kind, self.key) / RECORD).exists():
+        if self.is_sharded and worker.folder.has_job(kind, self.key):
             return JobResult("already trained")
         plan, spec, started = worker.plan, self.spec, time.monotonic()
         losses, dev_scores, training_rows = _finetune(worker, spec, self.name)

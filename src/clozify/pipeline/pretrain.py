@@ -8,7 +8,6 @@ from which a killed process resumes.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +33,7 @@ from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import model_key
 from clozify.runs.tracking import flatten
+from clozify.utils.checked_files import read_json, read_record
 
 RECORD_FILE = "pretrain.json"  # moved into the folder last: with it the folder is complete
 WORK = "work"
@@ -233,7 +233,7 @@ def _data_key(rows: Rows) -> dict[str, Any]:
 
 
 def _read_result(folder: Path) -> PretrainResult:
-    return PretrainResult.model_validate_json((folder / RECORD_FILE).read_text(encoding="utf-8"))
+    return read_record(folder / RECORD_FILE, PretrainResult)
 
 
 def _finished_result(folder: Path, inputs: dict[str, Any]) -> PretrainResult | None:
@@ -258,7 +258,7 @@ def _claim(folder: Path, work: RunFolder, inputs: dict[str, Any]) -> None:
     """Record the inputs in the working folder; an error where it holds checkpoints of a training with others."""
     file = work.path / "run.json"
     if file.is_file():
-        previous = json.loads(file.read_text(encoding="utf-8"))["inputs"]
+        previous = read_json(file)["inputs"]
         if previous == inputs:
             return
         if any((work.path / CHECKPOINTS).glob("checkpoint-*")) or work.job_path("result", "model").is_dir():

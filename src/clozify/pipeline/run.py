@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from clozify.executors.base import Executor
 from clozify.runs.context import RunContext
@@ -20,6 +21,7 @@ class Run:
 
     worker: Worker
     executor: Executor
+    prefix: str = ""  # where the folder has the method's results: "" or "methods/METHOD/"
 
     @property
     def plan(self) -> Plan:
@@ -30,6 +32,11 @@ class Run:
     def folder(self) -> RunFolder:
         """Where its results are kept."""
         return self.worker.folder
+
+    @property
+    def results(self) -> Path:
+        """The folder of the method's results."""
+        return self.folder.path / self.prefix
 
     @property
     def context(self) -> RunContext:

@@ -12,13 +12,19 @@ import torch
 from clozify import __version__
 from clozify.pipeline.run import Run
 from clozify.runs.folder import RunFolder
-from clozify.runs.keys import data_inputs
+from clozify.runs.keys import data_inputs, hash_key, model_key
 from clozify.runs.plan import Plan
 from clozify.runs.records import ENSEMBLE_FILE, EnsembleMember, EnsembleRecord, Member
 
 
 def describe_run(plan: Plan) -> dict[str, Any]:
     """The content of run.json: everything that the run works on."""
+    data: dict[str, dict[str, Any]] = {
+        name: {**key, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).renamed_columns}
+        for name, key in data_inputs(plan).items()
+    }
+    if plan.test is not None:
+        data["test"]["labels"] = hash_key(labels=plan.test.labels.tolist())
     return {
         "clozify": __version__,
         "torch": torch.__version__,
@@ -27,9 +33,11 @@ def describe_run(plan: Plan) -> dict[str, Any]:
         "student": plan.student,
         "task": plan.task.model_dump(),
         "recipe": plan.recipe.model_dump(),
-        "data": {
-            name: {**key, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).renamed_columns}
-            for name, key in data_inputs(plan).items()
+        "data": data,
+        "hashes": {
+            "model": model_key(plan.model),
+            "student": model_key(plan.student),
+            "paraphrases": None if plan.paraphrases is None else plan.paraphrases.digest,
         },
     }
 
@@ -45,7 +53,7 @@ def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float]
             for member, weight in zip(members, weights, strict=True)
         ],
     )
-    run.folder.write_json(ENSEMBLE_FILE, record.model_dump())
+    run.folder.write_json(run.prefix + ENSEMBLE_FILE, record.model_dump())
 
 
 @contextmanager

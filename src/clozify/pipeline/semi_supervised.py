@@ -87,7 +87,7 @@ def train_semi_supervised(run: Run) -> ClassifierMetrics:
         settings = settings.with_steps(best)
     metrics = train_classifier(run, SemiSupervised(plan.method, settings, texts))  # one that was tried is published
     if isinstance(settings, Mixtext):
-        config = load_config(run.folder.path / "classifier")
+        config = load_config(run.results / "classifier")
         details["layers"] = layers_to_mix(settings.mix_layers, config.num_hidden_layers)
     details |= {
         "augmentation": texts.description,

@@ -21,7 +21,8 @@ from clozify.runs.jobs import JobResult
 from clozify.runs.keys import hash_key
 from clozify.runs.records import UNLABELED_SCORES
 from clozify.runs.worker import Worker
-from clozify.utils.npy import create_npy, open_npy
+from clozify.utils.checked_files import open_npy, read_json
+from clozify.utils.npy import create_npy
 
 WEIGHTS = "weights.safetensors"
 
@@ -101,7 +102,7 @@ class ShardedScoring:
     def start(self, member: str, key: str, pair: int, seed: int) -> Sequence[ShardJob]:
         """The shards to score with a member that was trained, without those that an earlier run has scored."""
         self._shards[key] = [ShardJob(member, key, pair, seed, *span) for span in shard_spans(self.run)]
-        jobs = [shard for shard in self._shards[key] if not self.run.folder.job_path("shards", shard.key).exists()]
+        jobs = [shard for shard in self._shards[key] if not self.run.folder.has_job("shards", shard.key)]
         self._pending[key] = {shard.key for shard in jobs}
         if not jobs:
             self._assemble(key)
@@ -117,8 +118,8 @@ class ShardedScoring:
         folder, plan = self.run.folder, self.run.plan
         trained, shards = folder.job_path("trained", key), self._shards.pop(key)
         paths = [folder.job_path("shards", shard.key) for shard in shards]
-        record = json.loads((trained / "member.json").read_text())
-        record["seconds"] += sum(json.loads((path / "shard.json").read_text())["seconds"] for path in paths)
+        record = read_json(trained / "member.json")
+        record["seconds"] += sum(read_json(path / "shard.json")["seconds"] for path in paths)
         with folder.writing("members", key) as tmp_path:
             shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
             assert plan.unlabeled is not None

@@ -21,7 +21,8 @@ from clozify.runs.folder import RunFolder
 from clozify.runs.keys import job_key
 from clozify.runs.records import Member
 from clozify.utils.atomic import atomic_write
-from clozify.utils.npy import create_npy, open_npy
+from clozify.utils.checked_files import open_npy
+from clozify.utils.npy import create_npy
 
 ROW_GROUP = 131_072  # rows of a row group of labels.parquet
 
@@ -51,7 +52,7 @@ def write_soft_labels(run: Run, members: Sequence[Member], weights: Sequence[flo
     ensemble = Ensemble([member.unlabeled_scores() for member in members], weights)
     digest, writer = hashlib.sha256(), None
     with (
-        atomic_write(folder.path / "labels.parquet") as tmp_table,
+        atomic_write(run.results / "labels.parquet") as tmp_table,
         folder.writing("soft", key) as tmp_folder,
     ):
         stored = create_npy(tmp_folder / "soft.npy", np.float32, (len(plan.unlabeled), len(plan.task.labels)))

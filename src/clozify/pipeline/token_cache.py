@@ -19,7 +19,8 @@ from clozify.prompts.tokenizer import PromptTokenizer, RaggedTokens
 from clozify.runs.folder import CACHE_KINDS, RunFolder
 from clozify.runs.keys import job_key, model_key
 from clozify.runs.worker import Worker
-from clozify.utils.npy import create_npy, npy_writer, open_npy
+from clozify.utils.checked_files import open_npy
+from clozify.utils.npy import create_npy, npy_writer
 
 IN_MEMORY = 100_000  # rows; the tokens of more are on the disk
 
@@ -79,7 +80,7 @@ def _load_or_write(worker: Worker, tokenizer: PromptTokenizer, model: str, field
     path = folder.job_path("tokens", key)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f".{path.name}.lock")):  # one process writes, the others wait for what it wrote
-        if not path.exists():
+        if not folder.has_job("tokens", key):
             with folder.writing("tokens", key) as tmp_path:
                 _write(plan.unlabeled, tokenizer, field, tmp_path)
     return RaggedTokens(open_npy(path / "ids.npy"), open_npy(path / "starts.npy"))

@@ -27,11 +27,10 @@ from clozify.pipeline.trivial_baselines import trivial_baselines
 from clozify.pipeline.untrained import evaluate_untrained, pair_weights
 from clozify.report.write import write_run_report
 from clozify.runs.context import RunContext, no_log
-from clozify.runs.folder import RunFolder
 from clozify.runs.keys import hash_key
 from clozify.runs.metrics import Metrics, UntrainedMetrics
 from clozify.runs.plan import Plan
-from clozify.runs.records import ENSEMBLE_FILE
+from clozify.runs.results import check_replaceable, results_prefix, stale_exports
 from clozify.runs.stored_folder import open_run
 from clozify.runs.tracking import check_trackers
 from clozify.runs.worker import Worker
@@ -45,14 +44,21 @@ def train(
     executor: str = "local",
     address: str | None = None,
     trackers: Sequence[str] = (),
+    replace: bool = False,
     log: Callable[[str], None] = no_log,
-) -> Metrics:
-    """Train a classifier and write the run's folder; the parameters are those of `clozify.train`."""
+) -> tuple[Metrics, str]:
+    """Train a classifier; returns what was measured, and the folder or address of the method's results.
+
+    The parameters are those of `clozify.train`.
+    """
     check_trackers(trackers)
     models_per_device = parse_at_once(at_once)
     device, opened_executor = choose_executor(executor, address, devices, models_per_device or 1)
     plan = prepare(inputs, device)
     with open_run(output) as folder, log_file(folder, log) as log_both:
+        prefix = results_prefix(folder.path, plan.method)
+        if not replace:
+            check_replaceable(folder.path / prefix, folder.address, describe_run(plan))
         worker = Worker(plan, folder, RunContext(device, log_both, trackers, folder.path))
         if models_per_device is None:
             with single_worker_executor(executor, address, devices) as trial:
@@ -60,16 +66,17 @@ def train(
             log_both(reason)
             _, opened_executor = choose_executor(executor, address, devices, models_per_device)
         with opened_executor as started_executor:
-            return _train(Run(worker, started_executor))
+            metrics = _train(Run(worker, started_executor, prefix))
+        return metrics, f"{folder.address}/{prefix}".rstrip("/")
 
 
 def _train(run: Run) -> Metrics:
     """All steps of a run."""
     plan, folder, context = run.plan, run.folder, run.context
     started = time.monotonic()
-    run.executor.start(run.worker, _expected_jobs(plan, folder))
+    run.executor.start(run.worker, _expected_jobs(plan, run.results))
     description = describe_run(plan)
-    folder.write_json("run.json", description)
+    folder.write_json(f"{run.prefix}run.json", description)
     context.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:
         context.log(f"note: {warning}")
@@ -80,7 +87,6 @@ def _train(run: Run) -> Metrics:
         results = {
             plan.method: train_classifier(run, SupervisedTraining()) if is_supervised else train_semi_supervised(run)
         }
-        folder.remove(ENSEMBLE_FILE, "labels.parquet")  # of an earlier run in this folder
     metrics = Metrics(
         method=plan.method,
         task=plan.task.name,
@@ -92,11 +98,13 @@ def _train(run: Run) -> Metrics:
         trivial=trivial_baselines(plan),
         **results,
     )
-    folder.write_json("metrics.json", metrics.to_json())
+    folder.write_json(f"{run.prefix}metrics.json", metrics.to_json())
     remove_caches(folder)
     context.tracking.finish(metrics.to_json())
     rows = {name: getattr(plan, name) for name in ("labeled", "unlabeled", "test", "dev")}
-    write_run_report(folder.path, rows, context.log)
+    write_run_report(run.results, rows, context.log)
+    for name in stale_exports(run.results):
+        context.log(f"note: '{run.results / name}' was exported from an earlier classifier; export again")
     context.log(f"done in {time.monotonic() - started:,.0f} s; the run is in {folder.address}")
     return metrics
 
@@ -131,18 +139,18 @@ def _train_pet(run: Run) -> dict[str, Any]:
     if plan.unlabeled is not None:
         soft_labels = write_soft_labels(run, members, weights)
     else:
-        folder.remove("labels.parquet")  # of an earlier run in this folder
+        folder.remove(f"{run.prefix}labels.parquet")  # of replaced results
 
     # step 3: train the final classifier on the soft labels
     if is_distilled:
         results["classifier"] = train_classifier(run, Distillation(soft_labels))
     else:
-        folder.remove("classifier")
+        folder.remove(f"{run.prefix}classifier")
     return results
 
 
-def _expected_jobs(plan: Plan, folder: RunFolder) -> int:
-    """How many jobs will be submitted first; 0 in the folder of a finished run, where there may be none."""
-    if (folder.path / "metrics.json").exists():
+def _expected_jobs(plan: Plan, results: Path) -> int:
+    """How many jobs will be submitted first; 0 where the method has finished, and there may be none."""
+    if (results / "metrics.json").exists():
         return 0
     return plan.recipe.repetitions * (len(plan.task.pairs) if plan.method in ("pet", "ipet") else 1)

@@ -17,8 +17,9 @@ from clozify.pipeline.scoring import score_data_set, write_scores
 from clozify.runs.jobs import JobResult
 from clozify.runs.keys import hash_key, job_key, prompt_inputs
 from clozify.runs.metrics import Record, UnsupervisedMetrics
-from clozify.runs.records import UNLABELED_SCORES, Member
+from clozify.runs.records import Member
 from clozify.runs.worker import Worker
+from clozify.utils.checked_files import read_record
 
 RECORD = "untrained.json"
 
@@ -38,12 +39,12 @@ def evaluate_untrained(run: Run) -> tuple[UntrainedRecord, str]:
     truth = None if plan.test is None else hash_key(labels=plan.test.labels.tolist())
     key = job_key("untrained", pairs=pairs, truth=truth, **prompt_inputs(plan, run.context.device))
     path = folder.job_path("untrained", key) / RECORD
-    if not path.exists():
+    if not folder.has_job("untrained", key, run.context.log):
         run.context.log("scoring the labelled and test rows before training")
         record = _evaluate(run.worker)
         with folder.writing("untrained", key) as tmp_path:
             (tmp_path / RECORD).write_text(json.dumps(record.to_json(), indent=2))
-    return UntrainedRecord.model_validate_json(path.read_text()), key
+    return read_record(path, UntrainedRecord), key
 
 
 def _evaluate(worker: Worker) -> UntrainedRecord:
@@ -85,7 +86,7 @@ def untrained_members(run: Run) -> list[Member]:
         key = job_key("untrained on D", pattern=pair.pattern.text, words=pair.verbalizer.words, **scores_inputs(run))
         scored.append(folder.job_path("untrained", key))
         name = f"untrained {index + 1}/{len(plan.task.pairs)}  {pair.name}"
-        if (scored[-1] / UNLABELED_SCORES).exists():
+        if folder.has_job("untrained", key, run.context.log):
             run.context.log(f"{name}  already there")
         else:
             jobs.append(UntrainedJob(name, key, index))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clozify.report.costs import stage_costs, total_seconds
-from clozify.report.run import METHOD_NAMES, RunRecord
+from clozify.report.run import RunRecord
 from clozify.report.scores import MATRIX_LABELS, Score, result_score, stage_scores
+from clozify.runs.results import METHOD_NAMES
 
 
 @dataclass(frozen=True)

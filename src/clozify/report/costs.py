@@ -6,13 +6,13 @@ ran at the same time add up.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clozify.report.run import RunRecord
 from clozify.runs.metrics import ClassifierMetrics
+from clozify.utils.checked_files import read_json
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Costs:
 def run_costs(run: RunRecord) -> Costs:
     """The cost of every stage, and of the folder."""
     stages = stage_costs(run)
-    return Costs(stages, total_seconds(stages), disk_mib(run.folder))
+    return Costs(stages, total_seconds(stages), disk_mib(run.jobs_folder))
 
 
 def total_seconds(stages: Iterable[StageCost]) -> float | None:
@@ -52,12 +52,12 @@ def stage_costs(run: RunRecord) -> list[StageCost]:
     stages = []
     metrics, result = run.metrics, run.result
     if metrics.untrained is not None:
-        path = run.folder / "untrained" / metrics.untrained.job / "untrained.json"
-        seconds = json.loads(path.read_text(encoding="utf-8")).get("seconds") if path.is_file() else None
+        path = run.jobs_folder / "untrained" / metrics.untrained.job / "untrained.json"
+        seconds = read_json(path).get("seconds") if path.is_file() else None
         stages.append(StageCost("scoring the labelled and test rows before training", 0, seconds))
     if metrics.generations:
         for generation in metrics.generations:
-            paths = [run.folder / job / "member.json" for job in generation.jobs]
+            paths = [run.jobs_folder / job / "member.json" for job in generation.jobs]
             stages.append(_job_costs(f"generation {generation.generation}: training and scoring", paths))
     elif run.members:
         paths = [member.folder / "member.json" for member in run.members]
@@ -67,14 +67,14 @@ def stage_costs(run: RunRecord) -> list[StageCost]:
             stages.append(StageCost("text augmentation", 0, result.augmentation_seconds))
         jobs = [job for tried in (result.tried or {}).values() for job in tried.jobs] + result.jobs
         if jobs:
-            paths = [run.folder / "classifiers" / job / "classifier.json" for job in jobs]
+            paths = [run.jobs_folder / "classifiers" / job / "classifier.json" for job in jobs]
             stages.append(_job_costs("classifier: training", paths))
     total = total_seconds(stages)
     return [replace(stage, fraction=(stage.seconds or 0) / total if total else 0.0) for stage in stages]
 
 
 def _job_costs(name: str, paths: Iterable[Path]) -> StageCost:
-    jobs = [json.loads(path.read_text(encoding="utf-8")) for path in dict.fromkeys(paths) if path.is_file()]
+    jobs = [read_json(path) for path in dict.fromkeys(paths) if path.is_file()]
     cost = StageCost(name, len(jobs), sum(job["seconds"] for job in jobs) if jobs else None)
     if jobs and all("training_seconds" in job for job in jobs):
         cost = replace(cost, training_seconds=sum(job["training_seconds"] for job in jobs))

@@ -13,7 +13,7 @@ from clozify.data.rows import Rows
 from clozify.errors import ClozifyError
 from clozify.report.costs import Costs, run_costs
 from clozify.report.next_steps import next_steps
-from clozify.report.run import METHOD_NAMES, RunRecord
+from clozify.report.run import RunRecord
 from clozify.report.run_data import reread_rows
 from clozify.report.scores import (
     Confusion,
@@ -28,6 +28,7 @@ from clozify.report.scores import (
 from clozify.report.unlabeled import Agreement, NextRows, SoftLabels, agreement, label_next, soft_labels, unlabeled_ids
 from clozify.report.wrong_rows import WrongRows, wrong_rows
 from clozify.runs.metrics import Generation
+from clozify.runs.results import METHOD_NAMES
 
 DATA_NAMES = {"labeled": "labelled", "unlabeled": "unlabelled", "test": "test", "dev": "development"}
 

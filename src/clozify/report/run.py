@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task
 from clozify.errors import RunError
 from clozify.metrics import Evaluation
-from clozify.runs.keys import hash_key
 from clozify.runs.metrics import ClassifierMetrics, Metrics
-
-METHOD_NAMES = {"pet": "PET", "ipet": "iPET", "supervised": "supervised training", "uda": "UDA", "mixtext": "MixText"}
+from clozify.runs.results import check_finished, jobs_folder
+from clozify.utils.checked_files import open_npy, read_json, read_record
 
 
 class DataSource(BaseModel):
@@ -72,22 +69,9 @@ class RunRecord:
         path = Path(folder)
         if not (path / "run.json").is_file():
             raise RunError(f"The folder '{folder}' holds no run; name the folder that clozify train wrote to --output.")
-        inputs = _read_json(path / "run.json")
-        if not (path / "metrics.json").is_file():
-            raise RunError(f"The run in '{folder}' has not finished; give its command again to resume it.")
-        metrics = _read_json(path / "metrics.json")
-        key = hash_key(**inputs)
-        if metrics.get("run") != key:
-            raise RunError(
-                f"The run in '{folder}' was started again with other settings and has not finished; give its command "
-                "again to resume it."
-            )
-        try:
-            return cls(path, RunInputs.model_validate(inputs), Metrics.model_validate(metrics))
-        except ValidationError:
-            raise RunError(
-                f"The run in '{folder}' was written by another version of clozify; give its command again to update it."
-            ) from None
+        inputs = read_record(path / "run.json", RunInputs)
+        check_finished(path)
+        return cls(path, inputs, Metrics.load(path / "metrics.json"))
 
     @property
     def task(self) -> Task:
@@ -106,8 +90,13 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
-        return self.folder.resolve().name
+        """The name of the run's folder."""
+        return self.jobs_folder.resolve().name
+
+    @property
+    def jobs_folder(self) -> Path:
+        """The run's folder, which has the jobs; `folder` has the results of one method."""
+        return jobs_folder(self.folder)
 
     @property
     def has_classifier(self) -> bool:
@@ -134,8 +123,8 @@ class RunRecord:
         if not path.is_file():
             return []
         members: dict[str, EnsembleMember] = {}
-        for entry in _read_json(path)["weights"]:  # all seeds of an untrained pair are the same member
-            folders = [self.folder / parent / entry["member"] for parent in ("members", "untrained")]
+        for entry in read_json(path)["weights"]:  # all seeds of an untrained pair are the same member
+            folders = [self.jobs_folder / parent / entry["member"] for parent in ("members", "untrained")]
             if existing := [folder for folder in folders if folder.is_dir()]:
                 member = EnsembleMember(entry["pair"], entry["seed"], entry["weight"], existing[0])
                 members.setdefault(entry["member"], member)
@@ -149,8 +138,4 @@ class RunRecord:
     @cached_property
     def unlabeled_scores(self) -> list[NDArray[np.float32]]:
         """The raw scores of the unlabelled rows by each scoring member, (rows, labels)."""
-        return [np.load(member.folder / "unlabeled.npy", mmap_mode="r") for member in self.scoring_members]
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+        return [open_npy(member.folder / "unlabeled.npy") for member in self.scoring_members]

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from clozify.metrics import Evaluation, LabelMetrics, wilson_interval
-from clozify.report.run import METHOD_NAMES, RunRecord
+from clozify.report.run import RunRecord
 from clozify.runs.metrics import ClassifierMetrics, MembersMetrics, UnsupervisedMetrics
+from clozify.runs.results import METHOD_NAMES
 from clozify.utils.atomic import atomic_write_text
+from clozify.utils.checked_files import read_json
 
 MATRIX_LABELS = 20  # the most labels or pairs shown as a matrix; with more, only the most notable are listed
 DISTILLATION_GAP = 0.03  # a classifier this much below its ensemble is pointed out
@@ -110,7 +112,7 @@ def save_result(run: RunRecord, other: RunRecord | None = None) -> None:
         return
     line = {name: value for name, value in asdict(score).items() if value is not None}
     content = {"line": line, "recipe": source.recipe.name, **comparison_key(source)}
-    path = run.folder / RESULTS / f"{source.method}.json"
+    path = run.jobs_folder / RESULTS / f"{source.method}.json"
     path.parent.mkdir(exist_ok=True)
     atomic_write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
@@ -120,10 +122,10 @@ def other_method_scores(run: RunRecord) -> list[Score]:
     key = comparison_key(run)
     scores = []
     for method, name in METHOD_NAMES.items():
-        path = run.folder / RESULTS / f"{method}.json"
+        path = run.jobs_folder / RESULTS / f"{method}.json"
         if method == run.method or not path.is_file():
             continue
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if all(content[part] == key[part] for part in key):
             line = {part: value for part, value in content["line"].items() if part in Score.__dataclass_fields__}
             scores.append(Score(**line | {"name": f"for comparison: {name}", "result": False, "method": method}))

@@ -17,6 +17,7 @@ from clozify.methods.ensemble import combine_scores
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
 from clozify.report.format import shorten
 from clozify.report.run import RunRecord
+from clozify.utils.checked_files import read_parquet
 
 MAX_ROWS = 50_000  # unlabelled rows that agreement is counted on, evenly spaced
 OUTLIER_GAP = 0.1  # a pattern whose mean agreement is this far below the median is pointed out
@@ -113,14 +114,12 @@ class SoftLabels:
 
 def soft_labels(run: RunRecord, label_counts: NDArray[np.int64] | None) -> SoftLabels | None:
     """The soft labels' balance and confidence; `label_counts` are T's rows of each label, where they can be read."""
-    import pyarrow.parquet as pq
-
     path = run.folder / "labels.parquet"
     if not path.is_file():
         return None
     labels = run.task.labels
     counts, bins, total, rows = Counter[str](), np.zeros(BINS, dtype=np.int64), 0.0, 0
-    for batch in pq.ParquetFile(path).iter_batches(columns=["label", *[f"probability_{label}" for label in labels]]):
+    for batch in read_parquet(path, ["label", *[f"probability_{label}" for label in labels]]):
         counts.update(batch.column("label").to_pylist())
         confidence = np.max([batch.column(f"probability_{label}").to_numpy() for label in labels], axis=0)
         bins += np.bincount(np.minimum((confidence * BINS).astype(int), BINS - 1), minlength=BINS)
@@ -146,10 +145,10 @@ def soft_labels(run: RunRecord, label_counts: NDArray[np.int64] | None) -> SoftL
 
 def unlabeled_ids(run: RunRecord) -> list[Any] | None:
     """The ids of the unlabelled rows, as the run wrote them with the soft labels."""
-    import pyarrow.parquet as pq
-
     path = run.folder / "labels.parquet"
-    return pq.read_table(path, columns=["id"]).column("id").to_pylist() if path.is_file() else None
+    if not path.is_file():
+        return None
+    return [row_id for batch in read_parquet(path, ["id"]) for row_id in batch.column("id").to_pylist()]
 
 
 @dataclass(frozen=True)

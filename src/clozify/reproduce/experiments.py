@@ -25,6 +25,7 @@ from clozify.reproduce.data_locations import TITLES, XSTANCE_LANGUAGES
 from clozify.reproduce.datasets import Examples, PaperData, TaskData
 from clozify.reproduce.scores import Measures, RunScores, mean_and_std
 from clozify.runs.keys import hash_key, model_key
+from clozify.runs.results import find_results
 from clozify.utils.atomic import atomic_write_text
 
 TRAINED = ("supervised", "pet", "ipet", "uda", "mixtext")
@@ -192,10 +193,11 @@ class ExperimentRunner:
                 method=experiment.method,
                 recipe=self.experiment_recipe(experiment),
                 allow_overlap=labeled is unlabeled,  # D = T
+                replace=True,  # experiments share the folder
                 log=self.log,
             )
         ).metrics
-        scores = RunScores(folder, data.test, data.test_slices())
+        scores = RunScores(folder, find_results(folder, experiment.method), data.test, data.test_slices())
         semi_supervised = metrics.uda or metrics.mixtext
         return ExperimentResult(
             numbers=scores.measures(metrics),

@@ -6,7 +6,6 @@ rows, and measures each test set by itself.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from clozify.data.rows import Rows
 from clozify.methods.ensemble import combine_scores
 from clozify.metrics import basic_metrics
 from clozify.runs.metrics import MemberMetrics, Metrics
+from clozify.utils.checked_files import open_npy, read_json
 
 MeanStd = tuple[float, float | None]  # as fractions; the standard deviation over the repetitions, if there are several
 Measures = dict[str, MeanStd]  # 'classifier', 'members', 'min', 'max', 'ensemble'
@@ -30,8 +30,8 @@ def mean_and_std(values: Sequence[float]) -> MeanStd:
 class RunScores:
     """The scores of a run's jobs on each test set; predictions are read once."""
 
-    def __init__(self, folder: Path, test: Rows, slices: Mapping[str, slice]) -> None:
-        self.folder, self.labels, self.slices = folder, test.labels, slices
+    def __init__(self, folder: Path, results: Path, test: Rows, slices: Mapping[str, slice]) -> None:
+        self.folder, self.results, self.labels, self.slices = folder, results, test.labels, slices
         self.label_count = len(test.task.labels)
         self.metric = test.task.metric.replace("-", "_")
         self._predictions: dict[Path, NDArray[np.intp]] = {}
@@ -65,7 +65,7 @@ class RunScores:
 
     def _score(self, job: Path, test_set: str) -> float:
         if job not in self._predictions:
-            self._predictions[job] = np.load(job / "test.npy").argmax(axis=-1)
+            self._predictions[job] = open_npy(job / "test.npy").argmax(axis=-1)
         return self._metric(self._predictions[job], test_set)
 
     def _metric(self, predictions: NDArray[np.intp], test_set: str) -> float:
@@ -78,8 +78,8 @@ class RunScores:
             float(np.mean([score for score, member in zip(scores, members, strict=True) if member.pair == pair]))
             for pair in {member.pair for member in members}
         ]
-        weights = json.loads((self.folder / "ensemble.json").read_text(encoding="utf-8"))["weights"]
-        test_scores = [np.load(self.folder / member.job / "test.npy") for member in members]
+        weights = read_json(self.results / "ensemble.json")["weights"]
+        test_scores = [open_npy(self.folder / member.job / "test.npy") for member in members]
         predictions = combine_scores(test_scores, [entry["weight"] for entry in weights]).argmax(axis=-1)
         return {
             "members": mean_and_std(scores),

@@ -20,6 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from clozify.errors import RunError
+from clozify.runs.checksums import CHECKSUMS, find_damage, write_checksums
 from clozify.utils.atomic import SUFFIX, atomic_folder, atomic_write_text, remove_leftovers
 
 CACHE_KINDS = ("tokens", "soft", "weights", "trained", "shards")  # not needed once a run is finished
@@ -31,9 +32,11 @@ class RunFolder:
     path: Path
     address: str  # shown to users
     finished_jobs: list[tuple[str, str]]  # (kind, key) of every job that this process has written
+    _intact: set[tuple[str, str]]  # (kind, key) of jobs whose files were checked
 
     def __init__(self, path: str | Path) -> None:
         self.path, self.address, self.finished_jobs = Path(path), str(path), []
+        self._intact = set[tuple[str, str]]()
         if self.path.is_file():
             raise RunError(f"The run cannot be written to '{path}': that is a file; name a folder.")
         self.path.mkdir(parents=True, exist_ok=True)
@@ -60,6 +63,7 @@ class RunFolder:
         """The run folder in a worker process; the process that started the worker holds the lock."""
         folder = cls.__new__(cls)
         folder.path, folder.address, folder.finished_jobs = Path(path), str(path), []
+        folder._intact = set()
         return folder
 
     def opener(self, other_machine: bool = False) -> Callable[[], RunFolder]:  # noqa: ARG002
@@ -91,12 +95,31 @@ class RunFolder:
         """The folder of a job's results, which exists once the job is finished."""
         return self.path / kind / key
 
+    def has_job(self, kind: str, key: str, log: Callable[[str], None] = lambda message: None) -> bool:
+        """Whether a job is finished and its files are as they were written; damaged ones are removed, and logged."""
+        path = self.job_path(kind, key)
+        if (kind, key) in self._intact or not path.exists():
+            return path.exists()
+        damaged = find_damage(path, self.skipped_files(kind))
+        if damaged is not None:
+            log(f"{kind}/{key}/{damaged} is damaged; the job runs again")
+            self.remove(f"{kind}/{key}")
+            return False
+        self._intact.add((kind, key))
+        return True
+
+    def skipped_files(self, kind: str) -> str | None:  # noqa: ARG002
+        """How the names of a job's files begin that are not in `job_path`; None where all are."""
+        return None
+
     @contextmanager
     def writing(self, kind: str, key: str) -> Iterator[Path]:
         """Yield a temporary folder for a job's results; it becomes `job_path(kind, key)` on success."""
         with atomic_folder(self.job_path(kind, key)) as tmp_path:
             yield tmp_path
+            write_checksums(tmp_path)
         self.finished_jobs.append((kind, key))
+        self._intact.add((kind, key))
 
     @contextmanager
     def reading(self, kind: str, key: str) -> Iterator[Path]:
@@ -105,6 +128,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file of the run atomically."""
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         atomic_write_text(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def remove(self, *names: str) -> None:
@@ -116,7 +140,8 @@ class RunFolder:
     def publish_folder(self, source: Path, name: str) -> None:
         """Show a job's folder under a plain name too, such as `classifier`; files are hard links where possible."""
         with atomic_folder(self.path / name) as tmp_path:
-            shutil.copytree(source, tmp_path, copy_function=_link_or_copy, dirs_exist_ok=True)
+            ignored = shutil.ignore_patterns(CHECKSUMS)
+            shutil.copytree(source, tmp_path, copy_function=_link_or_copy, dirs_exist_ok=True, ignore=ignored)
 
 
 def _is_disk_full(error: BaseException) -> bool:

@@ -34,7 +34,12 @@ def job_key(step: str, **inputs: Any) -> str:
 def hash_model_folder(path: Path) -> str:
     """A hash of the names and contents of all files of a model folder."""
     files = sorted(file for file in path.iterdir() if file.is_file())
-    return hash_key(files={file.name: _hash_file(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files})
+    return hash_key(files={file.name: hash_file(file) for file in files})
+
+
+def hash_file(file: Path) -> str:
+    """A hash of a file's content."""
+    return _hash_file(file, file.stat().st_size, file.stat().st_mtime_ns)
 
 
 @cache

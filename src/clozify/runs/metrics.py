@@ -7,13 +7,13 @@ measured, for example without test rows; `metrics.json` leaves it out.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from clozify.metrics import BasicMetrics, Evaluation, LabelMetrics
+from clozify.utils.checked_files import read_record
 
 
 class Record(BaseModel):
@@ -153,7 +153,7 @@ class Metrics(Record):
     @classmethod
     def load(cls, path: Path) -> Metrics:
         """The metrics in a `metrics.json`."""
-        return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return read_record(path, cls)
 
     @property
     def result(self) -> ClassifierMetrics | Evaluation | None:

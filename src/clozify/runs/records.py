@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task
-from clozify.utils.npy import open_npy
+from clozify.utils.checked_files import open_npy, read_record
 
 UNLABELED_SCORES = "unlabeled.npy"  # in a member's folder: raw scores of the unlabelled rows, (rows, labels)
 TEST_SCORES = "test.npy"
@@ -48,8 +48,7 @@ class Member:
 
     def test_scores(self) -> NDArray[np.float32]:
         """Raw scores of the test rows, (rows, labels)."""
-        scores: NDArray[np.float32] = np.load(self.folder / TEST_SCORES)
-        return scores
+        return open_npy(self.folder / TEST_SCORES)
 
 
 class EnsembleMember(BaseModel):
@@ -75,4 +74,4 @@ class EnsembleRecord(BaseModel):
     @classmethod
     def load(cls, folder: Path) -> EnsembleRecord:
         """The ensemble of a run's folder."""
-        return cls.model_validate_json((folder / ENSEMBLE_FILE).read_text(encoding="utf-8"))
+        return read_record(folder / ENSEMBLE_FILE, cls)

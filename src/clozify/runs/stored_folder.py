@@ -7,7 +7,6 @@ counts as a finished job. What the store has already is downloaded when it is ne
 from __future__ import annotations
 
 import atexit
-import json
 import re
 import shutil
 import tempfile
@@ -21,8 +20,12 @@ from clozify.errors import RunError
 from clozify.runs.folder import RunFolder
 from clozify.runs.object_store import ObjectStore, is_remote
 from clozify.runs.object_store_lock import LOCK_FILE, ObjectStoreLock
+from clozify.runs.results import METHODS_FOLDER, find_results
+from clozify.utils.checked_files import read_json
 
 JOB_FILE = re.compile(r"[^/]+/[0-9a-f]{16}/")
+METHOD_FILE = re.compile(rf"{METHODS_FOLDER}/[^/]+/(run|metrics)\.json")
+NOT_UPLOADED = re.compile(rf"\.|({METHODS_FOLDER}/[^/]+/)?classifier/")  # hidden, or uploaded as a folder
 
 
 def open_run(output: str | Path) -> RunFolder:
@@ -41,8 +44,8 @@ class StoredRunFolder(RunFolder):
         if unexpected:
             raise RunError(f"'{address}' holds '{unexpected[0]}' but no run; name an empty or a new address.")
         self._use_store(store, None)
-        for name in ("run.json", "log.txt"):
-            if name in names:
+        for name in names:
+            if name in ("run.json", "metrics.json", "log.txt") or METHOD_FILE.fullmatch(name):
                 store.download(name, self.path / name)
         super().__init__(self.path)
         self.address = store.address
@@ -50,7 +53,7 @@ class StoredRunFolder(RunFolder):
 
     def _use_store(self, store: ObjectStore, path: str | None) -> None:
         """Set all attributes; without a path, `path` is in a temporary folder that is removed with this object."""
-        self.store, self.address, self.finished_jobs = store, store.address, []
+        self.store, self.address, self.finished_jobs, self._intact = store, store.address, [], set()
         self._scratch = None
         if path is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="clozify-", ignore_cleanup_errors=True)
@@ -73,8 +76,12 @@ class StoredRunFolder(RunFolder):
         """The folder of a job's results, downloaded if the store has it, without a member's weights."""
         path = super().job_path(kind, key)
         if not path.exists():
-            self.store.download_folder(f"{kind}/{key}", path, skip_prefix="model/" if kind == "members" else None)
+            self.store.download_folder(f"{kind}/{key}", path, skip_prefix=self.skipped_files(kind))
         return path
+
+    def skipped_files(self, kind: str) -> str | None:
+        """A member's weights are not downloaded."""
+        return "model/" if kind == "members" else None
 
     @contextmanager
     def writing(self, kind: str, key: str) -> Iterator[Path]:
@@ -103,7 +110,7 @@ class StoredRunFolder(RunFolder):
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file of the run; `run.json`, which marks the address as a run, is uploaded at once."""
         super().write_json(name, content)
-        if name == "run.json":
+        if name.endswith("run.json"):
             self.store.upload(name, self.path / name)
 
     def remove(self, *names: str) -> None:
@@ -121,11 +128,12 @@ class StoredRunFolder(RunFolder):
         assert self._store_lock is not None
         try:
             self._store_lock.check()
-            if (self.path / "classifier").is_dir():
-                self.store.upload_folder("classifier", self.path / "classifier")
+            for path in [self.path / "classifier", *self.path.glob(f"{METHODS_FOLDER}/*/classifier")]:
+                if path.is_dir():
+                    self.store.upload_folder(path.relative_to(self.path).as_posix(), path)
             files = [file.relative_to(self.path).as_posix() for file in self.path.rglob("*") if file.is_file()]
-            names = [name for name in files if not (JOB_FILE.match(name) or name.startswith((".", "classifier/")))]
-            for name in sorted(names, key=lambda name: (name == "metrics.json", name)):
+            names = [name for name in files if not (JOB_FILE.match(name) or NOT_UPLOADED.match(name))]
+            for name in sorted(names, key=lambda name: (name.endswith("metrics.json"), name)):
                 self.store.upload(name, self.path / name)
         finally:
             self._store_lock.release()
@@ -134,10 +142,10 @@ class StoredRunFolder(RunFolder):
                 self._scratch.cleanup()
 
 
-def local_copy(folder: str | Path) -> Path:
-    """A finished run as a folder of this machine: the folder itself, or a download of what predictions need."""
+def local_copy(folder: str | Path, method: str | None = None) -> Path:
+    """The results of a run's method as a folder of this machine; of a run in a store, what predictions need."""
     if not is_remote(folder):
-        return Path(folder)
+        return find_results(Path(folder), method)
     store = ObjectStore(str(folder))
     scratch = tempfile.mkdtemp(prefix="clozify-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
@@ -145,10 +153,16 @@ def local_copy(folder: str | Path) -> Path:
     if store.download_folder("", path):  # the address of a classifier's folder
         return path
     path.mkdir()
-    for name in ("run.json", "ensemble.json"):
-        if (content := store.read(name)) is not None:
-            (path / name).write_bytes(content)
-    if not store.download_folder("classifier", path / "classifier") and (path / "ensemble.json").exists():
-        for member in json.loads((path / "ensemble.json").read_text())["weights"]:
+    for name in store.names():
+        if name in ("run.json", "metrics.json") or METHOD_FILE.fullmatch(name):
+            store.download(name, path / name)
+    results = find_results(path, method)
+    prefix = results.relative_to(path).as_posix().removeprefix(".")
+    prefix += "/" if prefix else ""
+    if store.download_folder(f"{prefix}classifier", results / "classifier"):
+        return results
+    if (content := store.read(f"{prefix}ensemble.json")) is not None:
+        (results / "ensemble.json").write_bytes(content)
+        for member in read_json(results / "ensemble.json")["weights"]:
             store.download_folder(f"members/{member['member']}", path / "members" / member["member"])
-    return path
+    return results

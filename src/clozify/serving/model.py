@@ -15,6 +15,7 @@ from clozify.inference.finished_run import FinishedRun
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.onnx import OnnxModel
+from clozify.runs.results import METHOD_NAMES
 
 MAX_BATCH_ROWS = {"cpu": 32, "cuda": 512}  # larger batches are no faster per text and delay new requests
 
@@ -22,8 +23,10 @@ MAX_BATCH_ROWS = {"cpu": 32, "cuda": 512}  # larger batches are no faster per te
 class ServedModel:
     """A run's classifier, an ONNX export or, for a run without unlabelled rows, its ensemble."""
 
-    def __init__(self, folder: str | Path) -> None:
-        finished = FinishedRun(folder)
+    def __init__(self, folder: str | Path, method: str | None = None) -> None:
+        finished = FinishedRun(folder, method)
+        self.notes = finished.notes
+        self.method = finished.method
         self.task = finished.task
         self._classifier = None if finished.classifier is None else finished.loaded_classifier
         self._members = list(finished.members()) if self._classifier is None else []
@@ -33,10 +36,12 @@ class ServedModel:
 
     @property
     def description(self) -> str:
-        """The kind of model: "a classifier", "a classifier in ONNX" or "an ensemble of N members"."""
+        """What answers, such as "a classifier trained by PET", "a classifier in ONNX", "an ensemble of 6 members"."""
         if self._classifier is None:
-            return f"an ensemble of {len(self._members)} members"
-        return "a classifier in ONNX" if isinstance(self._classifier.model, OnnxModel) else "a classifier"
+            kind = f"an ensemble of {len(self._members)} members"
+        else:
+            kind = "a classifier in ONNX" if isinstance(self._classifier.model, OnnxModel) else "a classifier"
+        return kind if self.method is None else f"{kind} trained by {METHOD_NAMES[self.method]}"
 
     @torch.inference_mode()
     def scores(self, texts: Mapping[str, list[str]]) -> NDArray[np.floating]:

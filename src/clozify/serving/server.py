@@ -132,15 +132,18 @@ def serve(
     limits: Limits | None = None,
     token_file: Path | None = None,
     log: Callable[[str], None] = print,
+    method: str | None = None,
 ) -> None:
     """Serve a run's, a classifier's or an export's folder over HTTP until SIGTERM or Ctrl-C."""
     token = read_token(token_file)
     listening = open_socket(host, port)  # before the model is loaded, so that a wrong port fails at once
     try:
-        service = PredictionService(ServedModel(folder), limits or Limits(), token, is_loopback(host))
+        service = PredictionService(ServedModel(folder, method), limits or Limits(), token, is_loopback(host))
         server = make_server(service)
         if not service.local and token is None:
             log("note: anyone who can reach this address can use the server; set a token with --token-file.")
+        for note in service.model.notes:
+            log(f"note: {note}")
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listening.getsockname()[1]}"
         log(

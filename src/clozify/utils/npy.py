@@ -1,4 +1,4 @@
-"""Arrays in `.npy` files that need not fit into memory: written a chunk of rows at a time, read by memory map."""
+"""Arrays in `.npy` files that need not fit into memory: written a chunk of rows at a time."""
 
 from __future__ import annotations
 
@@ -42,11 +42,6 @@ def _write_header(file: IO[bytes], dtype: np.dtype[Any], rows: int, width: int |
     shape = (rows,) if width is None else (rows, width)
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
-
-
-def open_npy(path: Path) -> NDArray[Any]:
-    """The array of a `.npy` file as a read-only memory map."""
-    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def cast_scores(scores: NDArray[np.float32], dtype: str) -> NDArray[Any]:

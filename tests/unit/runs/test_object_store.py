@@ -64,7 +64,7 @@ def test_the_run_s_own_files_are_in_the_store_when_it_ends_and_no_job_twice(addr
         (folder.path / "log.txt").write_text("said\n")
         scratch = folder.path
     store = ObjectStore(address)
-    members = [f"members/{KEY}/{name}" for name in ("member.json", "model/weights", "whole.json")]
+    members = [f"members/{KEY}/{name}" for name in ("checksums.json", "member.json", "model/weights", "whole.json")]
     assert store.names() == ["ensemble.json", "log.txt", *members, "metrics.json", "run.json", "workers/0.txt"]
     assert not scratch.exists()
     with StoredRunFolder(address) as folder:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from clozify.utils.npy import cast_scores, create_npy, npy_writer, open_npy
+from clozify.utils.checked_files import open_npy
+from clozify.utils.npy import cast_scores, create_npy, npy_writer
 
 
 @pytest.mark.parametrize(("width", "kind"), [(None, np.int32), (3, np.float32), (2, np.float16), (None, np.int64)])

@@ -1,0 +1,124 @@
+"""Where a run's folder keeps the results of each method.
+
+The method that the run was first trained by has its results (`run.json`, `metrics.json`, `ensemble.json`,
+`labels.parquet`, `classifier/`, `report.html`) in the run's folder, every other method in `methods/METHOD/`. All share
+the jobs' folders, so iPET finds PET's members.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from clozify.errors import RunError, quoted
+from clozify.runs.keys import hash_file, hash_key
+from clozify.utils.checked_files import read_json
+
+METHODS_FOLDER = "methods"
+METHOD_NAMES = {"pet": "PET", "ipet": "iPET", "supervised": "supervised training", "uda": "UDA", "mixtext": "MixText"}
+EXPORT_FOLDERS = ("onnx", "onnx-int8")
+NOT_COMPARED = ("clozify", "torch", "model", "student")  # versions, and names of models, whose hashes are compared
+
+
+def first_method(folder: Path) -> str | None:
+    """The method that a run's folder was first trained by; None where there is none, or run.json is damaged."""
+    method = _read_or_empty(folder / "run.json").get("method")
+    return method if method in METHOD_NAMES else None
+
+
+def results_prefix(folder: Path, method: str) -> str:
+    """Where a method's results are in a run's folder: "" or `methods/METHOD/`."""
+    return "" if first_method(folder) in (None, method) else f"{METHODS_FOLDER}/{method}/"
+
+
+def jobs_folder(results: Path) -> Path:
+    """The run's folder, with the jobs, for the folder of a method's results."""
+    run = results.resolve().parent.parent
+    return run if results.resolve().parent.name == METHODS_FOLDER and (run / "run.json").is_file() else results
+
+
+def trained_methods(folder: Path) -> list[str]:
+    """The methods whose results are in a run's folder, the first one first."""
+    first = first_method(folder)
+    names = [first] if first and (folder / "metrics.json").is_file() else []
+    others = sorted((folder / METHODS_FOLDER).glob("*/metrics.json"))
+    return names + [path.parent.name for path in others if path.parent.name in METHOD_NAMES]
+
+
+def find_results(folder: Path, method: str | None) -> Path:
+    """The folder with the results of a method, by default of the one that the run was first trained by."""
+    if method is None or method == first_method(folder):
+        return folder
+    results = folder / METHODS_FOLDER / method
+    if not (results / "run.json").is_file():
+        available = trained_methods(folder)
+        raise RunError(
+            f"The run '{folder}' was not trained by the method '{method}'; its methods are {quoted(available)}."
+        )
+    return results
+
+
+def check_replaceable(results: Path, address: str, inputs: dict[str, Any]) -> None:
+    """Raise an error where a folder holds a method's finished results for other inputs."""
+    previous, metrics = _read_or_empty(results / "run.json"), _read_or_empty(results / "metrics.json")
+    if not previous or metrics.get("run") != hash_key(**previous):
+        return  # nothing finished, or damaged: it is computed again
+    if changes := changed_inputs(previous, inputs):
+        raise RunError(
+            f"The run '{address}' holds finished results of {METHOD_NAMES[inputs['method']]} for other inputs "
+            f"({quoted(changes, 4)} differ); name another folder with --output, or add --replace: models that fit the "
+            "new inputs are reused."
+        )
+
+
+def changed_inputs(previous: dict[str, Any], inputs: dict[str, Any]) -> list[str]:
+    """The names of what differs between two `run.json`, without versions and the files' names."""
+
+    before, now = _flatten(previous), _flatten(json.loads(json.dumps(inputs)))
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return [name for name in names if name not in NOT_COMPARED and not name.endswith((".source", ".columns"))]
+
+
+def check_finished(results: Path) -> None:
+    """Raise an error where a method's results are missing, or older than the inputs it was last started with."""
+    if not (results / "metrics.json").is_file():
+        raise RunError(f"The run in '{results}' has not finished; give its command again to resume it.")
+    if read_json(results / "metrics.json").get("run") != hash_key(**read_json(results / "run.json")):
+        raise RunError(
+            f"The run in '{results}' was started again with other settings and has not finished; give its command "
+            "again to resume it."
+        )
+
+
+def weights_hash(classifier: Path) -> str:
+    """A hash of a classifier's weights."""
+    return hash_key(files={file.name: hash_file(file) for file in sorted(classifier.glob("*.safetensors"))})
+
+
+def is_stale(export: Path, classifier: Path) -> bool:
+    """Whether an export was made from other weights than the classifier's."""
+    return _read_or_empty(export / "export.json").get("weights") != weights_hash(classifier)
+
+
+def stale_exports(results: Path) -> list[str]:
+    """The names of the exports in a method's folder that are not of its classifier."""
+    exports = [name for name in EXPORT_FOLDERS if (results / name / "export.json").is_file()]
+    return [name for name in exports if is_stale(results / name, results / "classifier")]
+
+
+def _flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values under names such as `recipe.distill.max_steps`."""
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _read_or_empty(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where the file is missing or damaged."""
+    try:
+        content = read_json(path)
+    except (OSError, RunError):
+        return {}
+    return content if isinstance(content, dict) else {}

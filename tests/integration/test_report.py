@@ -27,7 +27,7 @@ QUICK += ["language_modeling=false", "uda.max_steps=2", "mixtext.max_steps=2", "
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, tiny_folder):
-    """A task, its files with odd texts in the pile, and a supervised and a PET run in one folder."""
+    """A task, its files with odd texts in the pile, and a run by PET and by supervised training in one folder."""
     folder = tmp_path_factory.mktemp("report")
     (folder / "task.toml").write_text(TASK)
     frame = pd.DataFrame([(1 + n % 2, f"{'fine game' if n % 3 else 'slow tool'} number {n}") for n in range(40)])
@@ -37,8 +37,8 @@ def place(tmp_path_factory, tiny_folder):
     pd.DataFrame({"text": pile}).to_csv(folder / "pile.csv", index=False)
     frame[24:].to_csv(folder / "test.csv", index=False)
     given = asked(folder, tiny_folder)
-    train(output=folder / "run", **(given | {"method": "supervised"}))
     train(output=folder / "run", **given)
+    train(output=folder / "run", **(given | {"method": "supervised"}))
     return folder
 
 
@@ -64,7 +64,10 @@ def command(monkeypatch, capsys, *words):
     return shown.out
 
 
-def test_a_run_ends_with_its_report_and_the_baseline_of_the_same_folder_beside(place):
+def test_a_run_ends_with_its_report_and_the_other_methods_of_the_same_folder_are_compared(place):
+    baseline = (place / "run" / "methods" / "supervised" / "report.html").read_text()
+    assert "for comparison: PET" in baseline
+    write_report(place / "run")
     page = (place / "run" / "report.html").read_text()
     for part in ("task", "numbers", "patterns", "agreement", "soft-labels", "confusion", "next", "costs"):
         assert f'id="{part}"' in page

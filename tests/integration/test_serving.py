@@ -83,7 +83,7 @@ def test_an_ensemble_is_served_too(run, files):
     run(unlabeled=None)
     with running(ServedModel(files / "run")) as server:
         found = post(server.port, {"texts": TEXTS[:3]})[1]
-        assert post(server.port, path="/health")[1]["model"] == "an ensemble of 4 members"
+        assert post(server.port, path="/health")[1]["model"] == "an ensemble of 4 members trained by PET"
     for one, right in zip(shares(found), expected(files / "run", text=TEXTS[:3]).tolist(), strict=True):
         assert one == pytest.approx(right, abs=1e-5)
 

@@ -105,6 +105,8 @@ def _train(run: Run) -> Metrics:
     write_run_report(run.results, rows, context.log)
     for name in stale_exports(run.results):
         context.log(f"note: '{run.results / name}' was exported from an earlier classifier; export again")
+    if run.prefix:
+        context.log(f"clozify report {folder.address} adds these results to the report of the run's first method")
     context.log(f"done in {time.monotonic() - started:,.0f} s; the run is in {folder.address}")
     return metrics
 

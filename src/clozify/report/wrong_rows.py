@@ -15,6 +15,7 @@ from clozify.report.format import shorten
 from clozify.report.run import RunRecord
 from clozify.runs.metrics import ClassifierMetrics
 from clozify.runs.records import TEST_SCORES
+from clozify.utils.checked_files import open_npy
 
 MAX_WRONG = 20  # rows on the page
 
@@ -74,9 +75,9 @@ def _test_scores(run: RunRecord) -> NDArray[np.floating[Any]] | None:
     """The result's raw scores of the test rows, (rows, labels), where the run's folder has them."""
     if isinstance(run.result, ClassifierMetrics):
         job = run.result.jobs[run.result.kept or 0]
-        path = run.folder / "classifiers" / job / TEST_SCORES
-        return np.load(path) if path.is_file() else None
+        path = run.jobs_folder / "classifiers" / job / TEST_SCORES
+        return open_npy(path) if path.is_file() else None
     paths = [member.folder / TEST_SCORES for member in run.members]
     if not paths or not all(path.is_file() for path in paths):
         return None
-    return combine_scores([np.load(path) for path in paths], [member.weight for member in run.members])
+    return combine_scores([open_npy(path) for path in paths], [member.weight for member in run.members])

@@ -147,7 +147,7 @@ def _print_cost(
     from clozify.runs.context import RunContext
 
     parallel = parse_at_once(at_once)
-    device, _ = choose_executor(executor, address, devices, parallel or 1)
+    device, _ = choose_executor(executor, address, devices, parallel)
     plan = prepare(TrainInputs(task, labeled, **options), device)
     context = RunContext(device)
     cost = estimate(plan, context)

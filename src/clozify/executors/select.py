@@ -18,26 +18,26 @@ EXECUTORS = ("local", "ray")
 
 
 def choose_executor(
-    name: str = "local", address: str | None = None, devices: str | int = "auto", at_once: int = 1
+    name: str = "local", address: str | None = None, devices: str | int = "auto", at_once: int | None = 1
 ) -> tuple[str, AbstractContextManager[Executor]]:
     """The kind of this process's device, and a context manager that yields the executor.
 
-    `devices` are this machine's or the cluster's.
+    `devices` are this machine's or the cluster's; `at_once` is None where a trial decides it later.
     """
     if name not in EXECUTORS:
         raise RunError(f"There is no executor '{name}'{did_you_mean(name, EXECUTORS)}; there is {quoted(EXECUTORS)}.")
     if launched_processes() > 1:
-        if name != "local" or at_once > 1 or str(devices) not in ("auto", "cpu"):
+        if name != "local" or at_once != 1 or str(devices) not in ("auto", "cpu"):
             raise RunError(
                 f"Accelerate's launcher has started {launched_processes()} processes, which train one model together; "
                 "leave out --executor, --at-once and --devices N, or start the command without the launcher."
             )
         return launch_device(devices), AccelerateExecutor(launch_device(devices))
     if name == "ray":
-        return choose_devices("cpu" if devices == "cpu" else "auto").kind, RayExecutor(address, devices, at_once)
+        return choose_devices("cpu" if devices == "cpu" else "auto").kind, RayExecutor(address, devices, at_once or 1)
     if address is not None:
         raise RunError(f"--address {address} is a cluster's; ask for --executor ray too.")
-    chosen = choose_devices(devices, at_once)
+    chosen = choose_devices(devices, at_once or 1)
     return chosen.kind, executor_on(chosen)
 
 

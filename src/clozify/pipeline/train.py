@@ -53,7 +53,7 @@ def train(
     """
     check_trackers(trackers)
     models_per_device = parse_at_once(at_once)
-    device, opened_executor = choose_executor(executor, address, devices, models_per_device or 1)
+    device, opened_executor = choose_executor(executor, address, devices, models_per_device)
     plan = prepare(inputs, device)
     with open_run(output) as folder, log_file(folder, log) as log_both:
         prefix = results_prefix(folder.path, plan.method)

@@ -1,11 +1,15 @@
 """What the ranks of Accelerate's launcher share: who works for whom, and who writes."""
 
+import pytest
+
+from clozify.errors import RunError
 from clozify.executors.accelerate_launch import (
     NullTracking,
     ReadOnlyRunFolder,
     is_worker_rank,
     launched_processes,
 )
+from clozify.executors.select import choose_executor
 from clozify.runs.folder import RunFolder
 
 
@@ -38,3 +42,13 @@ def test_another_rank_reads_the_run_but_writes_only_the_token_cache(tmp_path):
 def test_another_rank_logs_no_losses():
     with NullTracking(None).training("member", 3) as on_step:
         on_step(1, 0.5)
+
+
+@pytest.mark.parametrize("at_once", [None, 2])
+def test_several_models_at_once_are_refused_under_the_launcher_before_any_trial(monkeypatch, at_once):
+    """`--at-once auto`, here None, would be determined by a trial that no result may come of."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(RunError, match="leave out --executor, --at-once"):
+        choose_executor("local", devices="cpu", at_once=at_once)
+    assert choose_executor("local", devices="cpu", at_once=1)[0] == "cpu"

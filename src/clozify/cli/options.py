@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import click
 import typer
 
 from clozify import __version__
 from clozify.errors import TaskError
+from clozify.utils.progress import hide_progress
 
 app = typer.Typer(
     name="clozify",
@@ -67,8 +69,10 @@ def print_json(content: Any) -> None:
 
 
 def progress_logger(quiet: bool = False) -> Callable[[str], None]:
-    """A function that prints a line and the seconds since now to stderr, or nothing if `quiet`."""
+    """A function that prints a line and the seconds since now to stderr; if `quiet`, the command shows no progress."""
     began = time.monotonic()
+    if quiet:
+        click.get_current_context().with_resource(hide_progress())
 
     def log(line: str) -> None:
         if not quiet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from clozify.runs.folder import RunFolder
 from clozify.runs.jobs import Job, JobResult
 from clozify.runs.plan import Plan
 from clozify.runs.worker import Worker
+from clozify.utils.progress import progress
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,17 @@ class Run:
         started, submitted = time.monotonic(), len(jobs)
         for job in jobs:
             self.executor.submit(job)
-        for completed, (job, result) in enumerate(self.executor.as_completed(), start=1):
-            for following in on_done(job, result):
-                self.executor.submit(following)
-                submitted += 1
-            left = (submitted - completed) * (time.monotonic() - started) / completed
-            self.context.log(f"{job.name}  {result.summary}  about {left / 60:,.0f} min left for {description}")
+        with self._progress(description, len(jobs)) as advance:
+            for completed, (job, result) in enumerate(self.executor.as_completed(), start=1):
+                for following in on_done(job, result):
+                    self.executor.submit(following)
+                    submitted += 1
+                advance(job in jobs)
+                left = (submitted - completed) * (time.monotonic() - started) / completed
+                self.context.log(f"{job.name}  {result.summary}  about {left / 60:,.0f} min left for {description}")
+
+    def _progress(self, description: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """The progress of jobs in other processes; a job in this process shows its own."""
+        if self.executor.workers > 1 and total:
+            return progress(description, total, "jobs")
+        return nullcontext(lambda count: None)

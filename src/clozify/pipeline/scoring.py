@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +16,8 @@ from clozify.pipeline.token_cache import evaluation_tokens, unlabeled_tokens
 from clozify.runs.records import TEST_SCORES, UNLABELED_SCORES
 from clozify.runs.worker import Worker
 from clozify.utils.npy import cast_scores, create_npy
+from clozify.utils.process_group import current_group
+from clozify.utils.progress import progress
 
 
 def score_data_set(
@@ -22,8 +26,17 @@ def score_data_set(
     """Scores of one of the run's data sets, (pairs of the prompts, rows, labels)."""
     rows = getattr(worker.plan, name)
     tokens = evaluation_tokens(worker, name, rows)
-    chunks = score_rows(worker.model, prompts, rows, worker.plan.recipe.max_seq_length, tokens=tokens)
-    return np.concatenate([scores for _, scores in chunks], axis=1)
+    length = worker.plan.recipe.max_seq_length
+    with _progress(name, len(rows) * len(prompts.patterns)) as advance:
+        chunks = score_rows(worker.model, prompts, rows, length, advance=advance, tokens=tokens)
+        return np.concatenate([scores for _, scores in chunks], axis=1)
+
+
+def _progress(name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+    """The progress of scoring, by the first process of a group; development rows are scored within a training's."""
+    if name == "dev" or current_group().rank:
+        return nullcontext(lambda count: None)
+    return progress(f"scoring {name} rows", total)
 
 
 def write_unlabeled_scores(
@@ -35,10 +48,12 @@ def write_unlabeled_scores(
     tokens = unlabeled_tokens(worker)
     first, last = span or (0, len(plan.unlabeled))
     stored = create_npy(folder / UNLABELED_SCORES, dtype, (last - first, len(plan.task.labels)))
-    for start, scores in score_rows(
-        worker.model, prompts, plan.unlabeled, plan.recipe.max_seq_length, span=span, tokens=tokens
-    ):
-        stored[start - first : start - first + scores.shape[1]] = cast_scores(scores[0], dtype)
+    length = plan.recipe.max_seq_length
+    with _progress("unlabeled", last - first) as advance:
+        for start, scores in score_rows(
+            worker.model, prompts, plan.unlabeled, length, advance=advance, span=span, tokens=tokens
+        ):
+            stored[start - first : start - first + scores.shape[1]] = cast_scores(scores[0], dtype)
 
 
 def write_scores(worker: Worker, prompts: TaskPrompts, folder: Path, score_unlabeled: bool) -> None:

@@ -306,10 +306,10 @@ def test_rows_that_all_have_labels_can_be_trained_on(project, files, monkeypatch
     page = testing.AppTest.from_file(Path(server.__file__).with_name("streamlit_app.py"), default_timeout=20).run()
     assert not page.exception
     assert page.number_input(key="number Unlabelled rows to use").max == 0
-    assert page.number_input(key="number Labelled rows to use (0: all)").max == 40
-    page.number_input(key="number Labelled rows to use (0: all)").set_value(10).run()
+    assert page.number_input(key="number Labelled rows to use").max == 40
+    page.number_input(key="number Labelled rows to use").set_value(10).run()
     assert page.number_input(key="number Unlabelled rows to use").max == 30  # the rest, as in the paper
-    page.number_input(key="number Labelled rows to use (0: all)").set_value(0).run()
+    page.number_input(key="number Labelled rows to use").set_value(0).run()
     page.text_input(key="unlabeled file").set_value(str(files / "pile.csv")).run()
     assert page.number_input(key="number Unlabelled rows to use").max == 50
     run = project.start(RunSettings(unlabeled=0))

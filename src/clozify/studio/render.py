@@ -30,7 +30,7 @@ STYLE = """<style>
 .cz-scroll th { font-weight: 600; white-space: nowrap }
 .cz-text { min-width: 13rem; overflow-wrap: anywhere }
 .cz-answer { white-space: nowrap }
-.cz-small { display: block; opacity: .65; font-size: .8rem; font-weight: 400 }
+.cz-small { display: block; color: light-dark(#5c5c5c, #b4b4b4); font-size: .8rem; font-weight: 400 }
 .cz-differs { background: rgba(230, 160, 20, .22) }
 .cz-right { color: light-dark(#0b7236, #5fd08c) } .cz-wrong { color: light-dark(#b3261e, #ff8f86) }
 .cz-centre { text-align: center !important }
@@ -116,13 +116,14 @@ def _answer(preview: Preview, probabilities: NDArray[np.float64]) -> str:
     return f'{escape(preview.labels[index])}<span class="cz-small">{percent(float(probabilities[index]))}%</span>'
 
 
-def agreement(preview: Preview, accuracy: tuple[list[float], float] | None) -> str:
-    """A table with the agreement of each two patterns and, if labels are known, the accuracies."""
+def agreement(preview: Preview, accuracy: tuple[list[float], float] | None, labeled: int = 0) -> str:
+    """A table with the agreement of each two patterns and, if labels are known, the accuracies on `labeled` rows."""
     if preview.probabilities is None:
         return ""
     names = [f"pattern {index + 1}" for index in preview.patterns]
     header = "<th></th>" + "".join(f'<th class="cz-centre">{name}</th>' for name in names)
-    header += "<th>accuracy</th>" if accuracy else ""
+    rows = "1 row" if labeled == 1 else f"{labeled} rows"
+    header += f'<th>accuracy<span class="cz-small">on {rows}</span></th>' if accuracy else ""
     lines = []
     for index, (name, fractions) in enumerate(zip(names, preview.agreement(), strict=True)):
         cells = [

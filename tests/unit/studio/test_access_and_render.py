@@ -1,6 +1,7 @@
 """The studio's access control, and its HTML, which escapes all text."""
 
 import asyncio
+import re
 import tomllib
 from importlib.resources import files
 
@@ -139,3 +140,20 @@ def test_agreement_and_accuracy_count_rows():
     html = render.agreement(found, ([1.0, 0.5], 0.5))
     assert html.count("67%") == 2
     assert "100.0%" in html
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of a colour as WCAG 2 defines it."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+def test_coloured_text_can_be_read_on_a_light_and_on_a_dark_page():
+    """WCAG asks for a contrast of 4.5; the second background is Streamlit's dark one."""
+    pairs = re.findall(r"[^-]color: light-dark\((#\w{6}), (#\w{6})\)", render.STYLE)
+    assert len(pairs) == 3
+    for colours in pairs:
+        for colour, background in zip(colours, ("#ffffff", "#171614"), strict=True):
+            light, dark = sorted((luminance(colour), luminance(background)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) > 4.5, colour

@@ -26,16 +26,16 @@ def draw_labels_tab(project: Project, preview: Preview) -> None:
     _draw_counts(project)
     texts, labels = data.texts(draft, data.shown), data.label_indices(draft, data.shown)
     for row, text, label_index in zip(data.shown, texts, labels, strict=True):
-        with st.container(horizontal=True, vertical_alignment="center", border=True):
-            st.html(f"<div style='min-width: 14rem'>{render.row_text(text)}</div>")
+        with st.container(border=True):
+            left, right = st.columns([4, 1], vertical_alignment="center")  # one below the other on a narrow page
+            left.html(render.row_text(text) or "(no text)")
             label = None if label_index < 0 else draft.labels[label_index]
-            st.selectbox(
+            right.selectbox(
                 f"Label of row {row + 1}",
                 draft.labels,
                 index=None,
                 placeholder="label",
                 label_visibility="collapsed",
-                width=220,
                 **show_value(f"label of row {data.loads} {row}", label, partial(_set_label, project, data.loads, row)),
             )
     with st.container(horizontal=True):
@@ -50,8 +50,10 @@ def draw_labels_tab(project: Project, preview: Preview) -> None:
 
 def _draw_counts(project: Project) -> None:
     data, draft = project.data, project.draft
-    counts = ", ".join(f"{name} {count:,}" for name, count in data.label_counts(draft).items())
-    messages = [f"Label a few rows of each label to begin with. Labelled rows: {counts}."]
+    counts = data.label_counts(draft)
+    introduction = "" if all(counts.values()) else "Label a few rows of each label to begin with. "
+    listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    messages = [f"{introduction}Labelled rows: {listed}."]
     if other := data.other_labels(draft):
         messages.append(f"Rows with the label {quoted(other)} do not count, because the task has no such label.")
     if unmatched := data.unmatched_labels():

@@ -38,7 +38,7 @@ def _draw_start_form(project: Project) -> None:
     method = left.selectbox("Method", list(METHODS), format_func=lambda name: METHODS[name])
     recipe = right.selectbox("Recipe", list(RECIPES), format_func=lambda name: RECIPES[name])
     labeled = len(project.data.labeled(project.draft))
-    examples = _draw_number(left, "Labelled rows to use (0: all)", labeled, 0)
+    examples = _draw_number(left, "Labelled rows to use", labeled, 0, " (0: all)")
     file = right.text_input(
         "A file with unlabelled rows, if not those of this file", placeholder="unlabelled.csv", key="unlabeled file"
     )
@@ -60,7 +60,7 @@ def _draw_start_form(project: Project) -> None:
         st.html(render.problem(problems))
 
 
-def _draw_number(column: DeltaGenerator, label: str, largest: int, default: int) -> int:
+def _draw_number(column: DeltaGenerator, label: str, largest: int, default: int, remark: str = "") -> int:
     """A number input whose value stays when the largest number changes."""
     key = f"number {label}"
     value = min(st.session_state.get(f"chosen {key}", default), largest)
@@ -68,20 +68,21 @@ def _draw_number(column: DeltaGenerator, label: str, largest: int, default: int)
     def store(number: int) -> None:
         st.session_state[f"chosen {key}"] = number
 
-    return int(column.number_input(f"{label}, of {largest:,}", 0, largest, step=1, **show_value(key, value, store)))
+    label = f"{label}, of {largest:,}{remark}"
+    return int(column.number_input(label, 0, largest, step=1, **show_value(key, value, store)))
 
 
 def _summary(method: str, labeled: int, unlabeled: int, available: int) -> str:
     """What a run with so many rows does."""
     if method == "supervised":
-        return f"Trains a classifier on {labeled:,} labelled rows; unlabelled rows are not used."
-    rows = f"{labeled:,} labelled and {unlabeled:,} unlabelled rows"
+        return f"Rows for training: {labeled:,} labelled. This method uses no unlabelled rows."
+    rows = f"Rows for training: {labeled:,} labelled, {unlabeled:,} unlabelled."
     if unlabeled:
-        return f"Trains on {rows}."
-    missing = "" if available else " Every row has a label; name a file with unlabelled rows to use some."
+        return rows
+    missing = "" if available else " Every row has a label: use fewer labelled rows, or name a file."
     if method == "ipet":
         return f"iPET needs unlabelled rows.{missing}"
-    return f"Trains on {rows}: without unlabelled rows the ensemble of the patterns is the classifier.{missing}"
+    return f"{rows} Without unlabelled rows, the ensemble of the patterns is the classifier.{missing}"
 
 
 def _try(action: Callable[[], object]) -> None:

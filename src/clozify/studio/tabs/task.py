@@ -11,6 +11,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from clozify.data.readers import FORMATS
+from clozify.data.rows import NO_LABEL
 from clozify.errors import ClozifyError
 from clozify.studio import render
 from clozify.studio.preview import MAX_LENGTH, Preview, is_calibrated
@@ -169,7 +170,10 @@ def _draw_feedback(project: Project, preview: Preview, key: str) -> None:
     field, _, index = key.partition(" ")
     if key in preview.problems:
         is_hint = key in project.draft.empty_inputs()
-        st.html(render.hint(preview.problems[key]) if is_hint else render.problem(preview.problems[key]))
+        if not is_hint:
+            st.html(render.problem(preview.problems[key]))
+        elif key != "labels":  # the label without a name has a hint itself
+            st.html(render.hint(preview.problems[key]))
     if field == "pattern" and preview.top_words.get(int(index)):
         st.html(render.top_words(preview.top_words[int(index)]))
     if field == "label" and index.isdigit():
@@ -194,7 +198,8 @@ def _draw_answers(project: Project, preview: Preview) -> None:
             st.html(f"<p>{render.row_text(text)}</p>")
         return
     truth = None if "label column" in preview.problems else data.label_indices(draft, data.shown)
-    st.html(render.agreement(preview, None if truth is None else preview.accuracy(truth)))
+    accuracy, labeled = (None, 0) if truth is None else (preview.accuracy(truth), int((truth != NO_LABEL).sum()))
+    st.html(render.agreement(preview, accuracy, labeled))
     calibrated = "calibrated on these rows; " if is_calibrated(len(texts)) else ""
     explanation = (
         f"Above: how often two patterns give the same label on these rows. Below: the labels before any training, "

@@ -260,11 +260,11 @@ def test_streamlit_draws_the_page(project, monkeypatch):
     html = " ".join(element.proto.body for element in page.get("html"))
     assert 'id="answers"' in html
     assert "The model's own words" in html
-    page.text_input(key="pattern 1 0").set_value("It was great.").run()
+    page.text_input(key="pattern 1 0 #0").set_value("It was great.").run()
     assert "no {mask}" in " ".join(element.proto.body for element in page.get("html"))
     assert project.draft.patterns[0] == "It was great."
     first = project.data.shown[0]
-    page.selectbox(key=f"label of row 1 {first}").set_value("2").run()
+    page.selectbox(key=f"label of row 1 {first} #0").set_value("2").run()
     assert project.data.labels == {first: "2"}
 
 
@@ -274,14 +274,14 @@ def test_a_second_window_shows_what_the_first_has_done_and_does_not_undo_it(proj
     script = Path(server.__file__).with_name("streamlit_app.py")
     one, two = (testing.AppTest.from_file(script, default_timeout=20).run() for _ in range(2))
     first, second, *_ = project.data.shown
-    one.text_input(key="pattern 1 0").set_value("{mask} it is: {text}").run()
-    one.selectbox(key=f"label of row 1 {first}").set_value("2").run()
-    two.selectbox(key=f"label of row 1 {second}").set_value("1").run()
+    one.text_input(key="pattern 1 0 #0").set_value("{mask} it is: {text}").run()
+    one.selectbox(key=f"label of row 1 {first} #0").set_value("2").run()
+    two.selectbox(key=f"label of row 1 {second} #0").set_value("1").run()
     assert not one.exception
     assert not two.exception
     assert project.data.labels == {first: "2", second: "1"}
-    assert project.draft.patterns[0] == two.text_input(key="pattern 1 0").value == "{mask} it is: {text}"
-    assert two.selectbox(key=f"label of row 1 {first}").value == "2"
+    assert project.draft.patterns[0] == two.text_input(key="pattern 1 0 #1").value == "{mask} it is: {text}"
+    assert two.selectbox(key=f"label of row 1 {first} #1").value == "2"
 
 
 def test_an_empty_page_shows_no_errors(tmp_path, tiny_folder, tiny, monkeypatch):
@@ -295,6 +295,11 @@ def test_an_empty_page_shows_no_errors(tmp_path, tiny_folder, tiny, monkeypatch)
     project.close()
 
 
+def number_input(page, label: str):
+    (found,) = [element for element in page.number_input if element.label.startswith(label)]
+    return found
+
+
 def test_rows_that_all_have_labels_can_be_trained_on(project, files, monkeypatch):
     """The page used to offer them as unlabelled rows, and the run refused them."""
     testing = pytest.importorskip("streamlit.testing.v1")
@@ -305,13 +310,13 @@ def test_rows_that_all_have_labels_can_be_trained_on(project, files, monkeypatch
     project.load(str(files / "test.csv"))
     page = testing.AppTest.from_file(Path(server.__file__).with_name("streamlit_app.py"), default_timeout=20).run()
     assert not page.exception
-    assert page.number_input(key="number Unlabelled rows to use").max == 0
-    assert page.number_input(key="number Labelled rows to use").max == 40
-    page.number_input(key="number Labelled rows to use").set_value(10).run()
-    assert page.number_input(key="number Unlabelled rows to use").max == 30  # the rest, as in the paper
-    page.number_input(key="number Labelled rows to use").set_value(0).run()
+    assert number_input(page, "Unlabelled rows to use").max == 0
+    assert number_input(page, "Labelled rows to use").max == 40
+    number_input(page, "Labelled rows to use").set_value(10).run()
+    assert number_input(page, "Unlabelled rows to use").max == 30  # the rest, as in the paper
+    number_input(page, "Labelled rows to use").set_value(0).run()
     page.text_input(key="unlabeled file").set_value(str(files / "pile.csv")).run()
-    assert page.number_input(key="number Unlabelled rows to use").max == 50
+    assert number_input(page, "Unlabelled rows to use").max == 50
     run = project.start(RunSettings(unlabeled=0))
     assert "--unlabeled" not in run.command_line
     assert run.expected_models == 2 * load_recipe("quick").repetitions

@@ -11,7 +11,7 @@ from clozify.studio import render
 from clozify.studio.preview import Preview
 from clozify.studio.project import Project
 from clozify.studio.run_inputs import LABELED_FILE
-from clozify.studio.tabs.widgets import show_value
+from clozify.studio.tabs.widgets import shared_input
 
 
 def draw_labels_tab(project: Project, preview: Preview) -> None:
@@ -33,10 +33,12 @@ def draw_labels_tab(project: Project, preview: Preview) -> None:
             right.selectbox(
                 f"Label of row {row + 1}",
                 draft.labels,
-                index=None,
+                index=None if label is None else draft.labels.index(label),
                 placeholder="label",
                 label_visibility="collapsed",
-                **show_value(f"label of row {data.loads} {row}", label, partial(_set_label, project, data.loads, row)),
+                **shared_input(
+                    f"label of row {data.loads} {row}", label, partial(_set_label, project, data.loads, row)
+                ),
             )
     with st.container(horizontal=True):
         if len(data) > len(data.shown):

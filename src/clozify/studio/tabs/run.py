@@ -14,7 +14,7 @@ from clozify.studio.preview import Preview
 from clozify.studio.project import Project
 from clozify.studio.run_inputs import RunSettings
 from clozify.studio.runs import StudioRun
-from clozify.studio.tabs.widgets import show_value
+from clozify.studio.tabs.widgets import shared_input
 
 METHODS = {"pet": "PET", "ipet": "iPET", "supervised": "supervised training, as a baseline"}
 RECIPES = {"quick": "quick: minutes on a laptop", "paper": "paper: needs a GPU", "original-code": "original-code"}
@@ -69,7 +69,7 @@ def _draw_number(column: DeltaGenerator, label: str, largest: int, default: int,
         st.session_state[f"chosen {key}"] = number
 
     label = f"{label}, of {largest:,}{remark}"
-    return int(column.number_input(label, 0, largest, step=1, **show_value(key, value, store)))
+    return int(column.number_input(label, 0, largest, value, step=1, **shared_input(key, value, store)))
 
 
 def _summary(method: str, labeled: int, unlabeled: int, available: int) -> str:

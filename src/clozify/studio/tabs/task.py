@@ -17,7 +17,7 @@ from clozify.studio import render
 from clozify.studio.preview import MAX_LENGTH, Preview, is_calibrated
 from clozify.studio.project import Project
 from clozify.studio.run_inputs import TASK_FILE
-from clozify.studio.tabs.widgets import add_button, remove_button, show_value
+from clozify.studio.tabs.widgets import add_button, remove_button, shared_input
 
 NO_COLUMN = "(no column)"
 Slots = dict[str, DeltaGenerator]  # form field -> the space below it for its problems
@@ -86,15 +86,14 @@ def _draw_columns(project: Project, slots: Slots) -> None:
         project.version += int(project.name_labels())
 
     shown = [name for name in draft.fields if name in columns]
-    key = f"fields {project.version}"
-    st.multiselect("Columns for the patterns", columns, **show_value(key, shown, _if_current(project, store_fields)))
+    state = shared_input(f"fields {project.version}", shown, _if_current(project, store_fields))
+    st.multiselect("Columns for the patterns", columns, default=shown, **state)
     slots["fields"] = st.empty()
     if draft.label not in columns:
         draft.label = _unused_name(columns)
-    chosen, key = draft.label if draft.label in columns else NO_COLUMN, f"label column {project.version}"
-    choices = [NO_COLUMN, *columns]
-    state = show_value(key, chosen, _if_current(project, store_label_column))
-    st.selectbox("Column with labels, if there is one", choices, **state)
+    chosen, choices = draft.label if draft.label in columns else NO_COLUMN, [NO_COLUMN, *columns]
+    state = shared_input(f"label column {project.version}", chosen, _if_current(project, store_label_column))
+    st.selectbox("Column with labels, if there is one", choices, index=choices.index(chosen), **state)
     slots["label column"] = st.empty()
 
 
@@ -128,8 +127,8 @@ def _draw_patterns(project: Project, slots: Slots) -> None:
     for index, pattern in enumerate(draft.patterns):
         with st.container(horizontal=True, vertical_alignment="bottom"):
             store = _if_current(project, partial(draft.patterns.__setitem__, index))
-            state = show_value(f"pattern {project.version} {index}", pattern, store)
-            st.text_input(f"Pattern {index + 1}", live=True, **state)
+            state = shared_input(f"pattern {project.version} {index}", pattern, store)
+            st.text_input(f"Pattern {index + 1}", pattern, live=True, **state)
             if len(draft.patterns) > 1:
                 key = f"remove pattern {project.version} {index}"
                 remove_button(f"Remove pattern {index + 1}", key, project, draft.patterns, index)
@@ -161,8 +160,9 @@ def _draw_word_input(project: Project, index: int, part: int, label: str, placeh
         name, text = words[index]
         words[index] = (value, text) if part == 0 else (name, value)
 
-    state = show_value(f"{label} {project.version}", words[index][part], _if_current(project, store))
-    st.text_input(label, live=True, placeholder=placeholder, label_visibility="collapsed", **state)
+    text = words[index][part]
+    state = shared_input(f"{label} {project.version}", text, _if_current(project, store))
+    st.text_input(label, text, live=True, placeholder=placeholder, label_visibility="collapsed", **state)
 
 
 def _draw_feedback(project: Project, preview: Preview, key: str) -> None:

@@ -15,11 +15,23 @@ import streamlit as st
 from clozify.studio.project import Project
 
 
-def show_value(key: str, value: object, store: Callable[[Any], None]) -> dict[str, Any]:
-    """The arguments of an input that shows `value` and calls `store` with what the user enters."""
-    if key not in st.session_state or st.session_state[key] != value:  # else what is being typed would be replaced
-        st.session_state[key] = value
-    return {"key": key, "on_change": lambda: store(st.session_state[key])}
+def shared_input(name: str, value: object, store: Callable[[Any], None]) -> dict[str, Any]:
+    """The key and callback of an input that shows the project's `value` and gives `store` what the user enters.
+
+    Once the project has another value than this window's input, the key changes: a new input with the new value is
+    drawn. To set the old input's value by `st.session_state` is not safe, because a browser that misses one of several
+    quick updates keeps the old value and sends it back.
+    """
+    shown = st.session_state.setdefault(f"shown {name}", {"value": value, "number": 0})
+    if shown["value"] != value:
+        shown.update(value=value, number=shown["number"] + 1)
+    key = f"{name} #{shown['number']}"
+
+    def on_change() -> None:
+        shown["value"] = st.session_state[key]
+        store(shown["value"])
+
+    return {"key": key, "on_change": on_change}
 
 
 def escape_markdown(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.data.ids import plain_ids
 from clozify.data.rows import NO_LABEL, Rows
 from clozify.errors import DataError, quoted
 from clozify.utils.atomic import atomic_write, check_writable
@@ -37,7 +38,8 @@ def check_output(path: Path, *inputs: str | Path, what: str = "Predictions") -> 
 def write_predictions(path: Path, rows: Rows, chunks: Iterable[tuple[int, NDArray[np.float64]]]) -> None:
     """Write chunks `(start, probabilities)` of all rows in order; probabilities are (rows, labels)."""
     check_output(path)
-    write_tables(path, (_table(rows, start, probabilities) for start, probabilities in chunks))
+    own_type = path.suffix.lower() == ".parquet"
+    write_tables(path, (_table(rows, start, probabilities, own_type) for start, probabilities in chunks))
 
 
 def write_tables(path: Path, tables: Iterable[Any]) -> None:
@@ -46,11 +48,13 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
         _WRITERS[path.suffix.lower()](tmp_path, tables)
 
 
-def _table(rows: Rows, start: int, probabilities: NDArray[np.float64]) -> Any:
+def _table(rows: Rows, start: int, probabilities: NDArray[np.float64], own_type: bool) -> Any:
+    """The predictions of consecutive rows; `own_type` keeps the type of the id column, which Parquet alone can."""
     import pyarrow as pa
 
     stop, labels = start + len(probabilities), rows.task.labels
-    columns: dict[str, Any] = {"id": pa.array(rows.ids(start, stop))}
+    ids = rows.id_column(start, stop)
+    columns: dict[str, Any] = {"id": ids if own_type else plain_ids(ids)}
     if rows.has_labels:
         truth = [None if label == NO_LABEL else labels[label] for label in rows.labels[start:stop]]
         columns["label"] = pa.array(truth, pa.string())

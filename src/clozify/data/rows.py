@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.config.task import Task
+from clozify.data.ids import plain_ids
 from clozify.data.readers import open_data
 from clozify.errors import DataError, did_you_mean, quoted
 
@@ -136,8 +137,8 @@ class Rows:
         return clean_texts(column, self.task)
 
     def ids(self, start: int = 0, stop: int | None = None) -> list[Any]:
-        """Each row's id: from the task's id column, or else the row's number in the file, from 0."""
-        return list(self.id_column(start, len(self) if stop is None else stop).to_pylist())
+        """Each row's id as a number or text: from the task's id column, else the row's number in the file, from 0."""
+        return list(plain_ids(self.id_column(start, len(self) if stop is None else stop)).to_pylist())
 
     def id_column(self, start: int, stop: int) -> Any:
         """The ids of consecutive rows as an Arrow array; its type is the same for all of them."""

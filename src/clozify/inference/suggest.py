@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.data.ids import plain_ids
 from clozify.data.predictions import check_output, write_tables
 from clozify.data.rows import NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError, DataError, RunError
@@ -178,13 +179,13 @@ def _make_table(names: dict[str, str], selected: Rows, labeled: Rows | None) -> 
 
     task = selected.task
     parts = [selected] if labeled is None else [labeled, selected]
-    ids = [row_id for rows in parts for row_id in rows.ids()]
-    if len({type(row_id) for row_id in ids}) > 1:
-        ids = [str(row_id) for row_id in ids]
+    ids = [plain_ids(rows.id_column(0, len(rows))) for rows in parts]
+    if len({part.type for part in ids}) > 1:
+        ids = [part.cast(pa.string()) for part in ids]
     columns: dict[str, Any] = {}
     id_column = task.id or "id"
     if id_column not in names.values():
-        columns[id_column] = pa.array(ids)
+        columns[id_column] = pa.chunked_array(ids)
     for field in task.fields:
         columns[names[field]] = [text for rows in parts for text in rows.texts(field)]
     labels = [] if labeled is None else [task.labels[index] for index in labeled.labels]

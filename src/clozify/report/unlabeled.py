@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.data.ids import plain_ids
 from clozify.data.rows import Rows
 from clozify.methods.ensemble import combine_scores
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
@@ -148,7 +149,7 @@ def unlabeled_ids(run: RunRecord) -> list[Any] | None:
     path = run.folder / "labels.parquet"
     if not path.is_file():
         return None
-    return [row_id for batch in read_parquet(path, ["id"]) for row_id in batch.column("id").to_pylist()]
+    return [row_id for batch in read_parquet(path, ["id"]) for row_id in plain_ids(batch.column("id")).to_pylist()]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from clozify import __version__
 from clozify.config.recipe import Recipe
-from clozify.config.task import Task, load_task
+from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.in_memory import InputError, encode_labels, extract_columns, make_rows
 from clozify.data.rows import Rows
 from clozify.errors import DataError, RunError, quoted
@@ -43,7 +43,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters:
 
-    - `task`: a shipped task's name, a task file or a `Task`.
+    - `task`: a shipped task's name, a task file, a dict with the entries of one, or a `Task`.
     - `unlabeled`: the unlabelled rows, a file's name or rows as `fit` takes them; without them the ensemble predicts.
     - `model`, `student`, `method`, `recipe`, `settings`: as in `clozify.train`.
     - `random_state`: the recipe's first seed; `None` leaves the recipe's own.
@@ -61,7 +61,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        task: str | Path | Task,
+        task: TaskSource,
         *,
         unlabeled: Any = None,
         model: str = "builtin",

@@ -20,7 +20,7 @@ from clozify.cli.options import (
     print_json,
     progress_logger,
 )
-from clozify.errors import ExportError, RunError
+from clozify.errors import DataError, ExportError, RunError, quoted
 
 RunArgument = Annotated[str, typer.Argument(metavar="DIR", help="A run's folder or address, or a classifier's folder.")]
 
@@ -28,24 +28,35 @@ RunArgument = Annotated[str, typer.Argument(metavar="DIR", help="A run's folder 
 @app.command()
 def predict(
     run: RunArgument,
-    data: Annotated[str, typer.Option(help="Rows to predict.")],
+    data: Annotated[str | None, typer.Option(help="Rows to predict.")] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(help="A text to predict instead of --data, for tasks with one field; repeatable."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(help="Write the predictions to this file (.csv, .jsonl or .parquet); default: print JSONL."),
     ] = None,
     method: MethodOption = None,
+    with_text: Annotated[bool, typer.Option("--with-text", help="Write the rows' texts, too.")] = False,
     mapping: MapOption = None,
 ) -> None:
     """Predict new rows with a finished run."""
+    if (data is None) == (not text):
+        raise DataError("predict takes rows, either as --data FILE or as --text TEXT; write one of the two.")
     finished = _load_run(run, method)
-    predictions = finished.predict(data, output, parse_mapping(mapping))
+    rows = data if data is not None else _text_rows(text or [], finished.task)
+    predictions = finished.predict(rows, output, parse_mapping(mapping), with_text)
     if output is not None:
         typer.echo(f"Predictions for {len(predictions):,} rows are in {output}.")
         return
-    labels = predictions.rows.task.labels
-    for row_id, label, row in zip(predictions.ids, predictions.labels, predictions.probabilities, strict=True):
-        probabilities = {name: round(float(value), 6) for name, value in zip(labels, row, strict=True)}
-        line = {"id": row_id, "prediction": label, "probabilities": probabilities}
+    task = predictions.rows.task
+    texts = {field: predictions.rows.texts(field) for field in (task.fields if with_text else [])}
+    for index, row in enumerate(zip(predictions.ids, predictions.labels, predictions.probabilities, strict=True)):
+        row_id, label, scores = row
+        probabilities = {name: round(float(value), 6) for name, value in zip(task.labels, scores, strict=True)}
+        fields = {field: values[index] for field, values in texts.items()}
+        line = {"id": row_id, **fields, "prediction": label, "probabilities": probabilities}
         typer.echo(json.dumps(line, ensure_ascii=False))
 
 
@@ -56,6 +67,14 @@ def _load_run(run: str, method: str | None) -> clozify.FinishedRun:
     for note in finished.notes:
         typer.echo(f"note: {note}", err=True)
     return finished
+
+
+def _text_rows(texts: list[str], task: clozify.Task) -> list[dict[str, str]]:
+    """The texts as rows of a task with one required field."""
+    required = [field for field in task.fields if field not in task.optional] or task.fields[:1]
+    if len(required) > 1:
+        raise DataError(f"--text is one text, but this task has the fields {quoted(required)}; use --data FILE.")
+    return [{required[0]: text} for text in texts]
 
 
 @app.command()

@@ -10,10 +10,10 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import tomli_w
-from pydantic import Field, ValidationError
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from clozify.config.baselines import Augment as Augment
 from clozify.config.baselines import Mixtext as Mixtext
@@ -28,6 +28,7 @@ from clozify.config.sections import Section
 from clozify.config.sections import Training as Training
 from clozify.config.sections import Wording as Wording
 from clozify.config.sections import Words as Words
+from clozify.config.toml import parse_toml
 from clozify.errors import RecipeError, did_you_mean, quoted
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -116,6 +117,15 @@ class Recipe(Section):
         """The recipe as a TOML file with every setting and its help text."""
         return _to_toml(self, [])
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain_errors(cls, content: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raise `RecipeError` instead of Pydantic's error."""
+        try:
+            return validate(content)
+        except ValidationError as error:
+            raise RecipeError([_explain(fault) for fault in error.errors()]) from None
+
     def with_settings(self, settings: Sequence[str]) -> Recipe:
         """This recipe with settings such as `distill.max_steps=500` changed."""
         content = self.model_dump(exclude_none=True)
@@ -149,7 +159,7 @@ def _parse_value(text: str) -> Any:
     """A TOML value; what is not valid TOML is a string without its quotation marks."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -176,8 +186,8 @@ def _validate(content: dict[str, Any], source: str) -> Recipe:
     """The recipe with this content; `source` names it in error messages."""
     try:
         return Recipe.model_validate(content)
-    except ValidationError as error:
-        raise RecipeError([f"{source}: {_explain(fault)}" for fault in error.errors()]) from None
+    except RecipeError as error:
+        raise RecipeError([f"{source}: {problem}" for problem in error.problems]) from None
 
 
 def _explain(fault: Any) -> str:
@@ -200,9 +210,21 @@ def load_recipe(recipe: str | Path | Recipe = "paper", settings: Sequence[str] |
     `settings` are `{"distill.max_steps": 500}` or `["distill.max_steps=500"]`. What a file leaves out is as in
     the paper.
     """
+    if isinstance(settings, str):
+        settings = [settings]
     if isinstance(settings, Mapping):
         texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
         settings = [f"{name}={text}" for name, text in texts.items()]
+    if not isinstance(recipe, (str, Path, Recipe)):
+        raise RecipeError(
+            f"A recipe is a name, a file or a Recipe, not of the type {type(recipe).__name__}; change single settings "
+            'with settings={"distill.max_steps": 500}.'
+        )
+    if not isinstance(settings, Sequence) or not all(isinstance(setting, str) for setting in settings):
+        raise RecipeError(
+            f'Settings are a dict such as {{"distill.max_steps": 500}}, or texts such as "distill.max_steps=500", not '
+            f"{settings!r}."
+        )
     if not isinstance(recipe, Recipe):
         shipped = shipped_recipes()
         path = shipped.get(str(recipe), Path(recipe))
@@ -211,9 +233,11 @@ def load_recipe(recipe: str | Path | Recipe = "paper", settings: Sequence[str] |
                 f"The recipe '{recipe}' is neither a file nor a shipped recipe{did_you_mean(str(recipe), shipped)}; "
                 f"the shipped ones are {quoted(shipped)}."
             )
+        source = f"The recipe file '{path}'"
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise RecipeError(f"The recipe file '{path}' is not valid TOML: {error}.") from None
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise RecipeError(f"{source} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+        content = parse_toml(text, source, RecipeError)
         recipe = _validate({"name": path.stem} | content, f"The recipe '{path.name}'")
     return recipe.with_settings(settings) if settings else recipe

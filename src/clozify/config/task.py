@@ -6,18 +6,28 @@ model's tokenizer and the data.
 
 from __future__ import annotations
 
-import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
 from clozify.config.pattern import MASK, Pattern
+from clozify.config.toml import parse_toml
 from clozify.errors import TaskError, did_you_mean, quoted
 
+TaskSource: TypeAlias = "str | Path | Task | Mapping[str, Any]"  # a file, a shipped task's name, or the task itself
 SHIPPED = Path(__file__).parents[1] / "tasks"
 
 
@@ -98,6 +108,15 @@ class Task(BaseModel):
     aliases: Annotated[list[list[str]], BeforeValidator(_numbers_to_text)] = []
     line_breaks: list[str] = []
     verbalizers: list[Verbalizer] = Field(min_length=1)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain_errors(cls, content: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raise `TaskError` instead of Pydantic's error."""
+        try:
+            return validate(content)
+        except ValidationError as error:
+            raise TaskError([_explain(fault) for fault in error.errors()]) from None
 
     def with_changes(self, **update: Any) -> Task:
         """A copy of the task with these entries replaced, validated anew."""
@@ -185,10 +204,12 @@ def _unwrap(words: tuple[str, ...]) -> str | list[str]:
 
 def parse_task(text: str, source: str = "the task") -> Task:
     """A task from TOML text; `source` names it in error messages."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise TaskError(f"{source} is not valid TOML: {error}.") from None
+    return _build_task(parse_toml(text, source, TaskError), source)
+
+
+def _build_task(content: Mapping[str, Any], source: str) -> Task:
+    """A task from the content of a task file."""
+    content = dict(content)
     if "labels" in content and "verbalizers" in content:
         raise TaskError(f"{source}: there are both [labels] and [[verbalizers]]; keep one of them.")
     if "labels" in content:
@@ -196,11 +217,15 @@ def parse_task(text: str, source: str = "the task") -> Task:
     elif "verbalizers" not in content:
         raise TaskError(f"{source}: there are no labels; add a table [labels] with a word for each label.")
     try:
-        task = Task.model_validate(content)
-    except ValidationError as error:
-        raise TaskError([f"{source}: {_explain(fault)}" for fault in error.errors()]) from None
+        return _check(Task.model_validate(content))
+    except TaskError as error:
+        raise TaskError([f"{source}: {problem}" for problem in error.problems]) from None
+
+
+def _check(task: Task) -> Task:
+    """The task; an error where a pattern, a label or a word cannot be used."""
     if problems := task.problems():
-        raise TaskError([f"{source}: {problem}" for problem in problems])
+        raise TaskError(problems)
     return task
 
 
@@ -227,10 +252,23 @@ def shipped_tasks() -> dict[str, Path]:
     return {path.stem: path for path in sorted(SHIPPED.glob("*.toml"))}
 
 
-def load_task(task: str | Path | Task) -> Task:
-    """A task from a TOML file, or one that comes with clozify by its name."""
+def load_task(task: TaskSource) -> Task:
+    """A task from a TOML file, from a dict with the entries of such a file, or by the name of one that is shipped.
+
+    A dict needs `fields`, `patterns` and `labels`:
+    `{"fields": ["text"], "patterns": ["It was {mask}. {text}"], "labels": {"good": "great", "bad": "terrible"}}`.
+    """
     if isinstance(task, Task):
-        return task
+        return _check(task)
+    if isinstance(task, Mapping):
+        content = {"name": "task", **task}
+        if isinstance(content.get("labels"), Mapping):
+            content["labels"] = {str(name): words for name, words in content["labels"].items()}  # labels may be numbers
+        return _build_task(content, "The task")
+    if not isinstance(task, (str, Path)):
+        raise TaskError(
+            f"A task is a file's name, a dict or a Task, not of the type {type(task).__name__}; pass one of these."
+        )
     shipped = shipped_tasks()
     path = shipped.get(str(task), Path(task))
     if not path.is_file():

@@ -16,21 +16,26 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from clozify.config.task import Task
-from clozify.data.rows import Rows, read_rows
+from clozify.data.rows import Rows, read_rows, task_spelling, to_text
 from clozify.errors import DataError, did_you_mean, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
+    from datasets import Dataset
 
-Texts: TypeAlias = "Sequence[str] | Sequence[Mapping[str, str]] | NDArray[Any] | pd.DataFrame | pd.Series"
+Texts: TypeAlias = (
+    "Sequence[str] | Sequence[Sequence[str]] | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] "
+    "| NDArray[Any] | pd.DataFrame | pd.Series | Dataset"
+)
 RowSource: TypeAlias = "str | Path | Rows | Texts"  # a file's name, or rows in memory
+IN_MEMORY = "rows in memory"  # the source of rows that no file holds
 
 LABEL_TYPES: dict[str, Callable[[str], Any]] = {  # NumPy's dtype.kind of y -> a label's name as such a value
     "U": str,
     "i": int,
     "u": int,
     "f": float,
-    "b": {"True": True, "False": False}.__getitem__,
+    "b": {"True": True, "False": False, "true": True, "false": False}.__getitem__,
 }
 
 
@@ -38,37 +43,72 @@ class InputError(DataError, ValueError):
     """Rows or labels in memory that cannot be used; scikit-learn expects a `ValueError`."""
 
 
-def make_rows(columns: dict[str, list[str]], task: Task, source: str) -> Rows:
-    """Rows from each field's texts, and the labels where they are among the columns; messages name `source`."""
-    from datasets import Dataset
+def make_rows(columns: Mapping[str, Sequence[str | int | None]], task: Task, source: str) -> Rows:
+    """Rows from each field's texts, and the labels and ids where they are among the columns; messages name `source`."""
+    from datasets import Dataset, Features, Value
 
+    types = {name: "int64" if all(type(v) is int for v in values) else "string" for name, values in columns.items()}
+    features = Features({name: Value(dtype) for name, dtype in types.items()})
     try:
-        return Rows(Dataset.from_dict(columns), task, source)
+        return Rows(Dataset.from_dict(dict(columns), features), task, source)
     except UnicodeEncodeError as error:
         raise InputError(f"{source} holds {error.object!r}, which is no valid Unicode; repair the text.") from None
 
 
-def load_rows(data: RowSource, task: Task, column_mapping: Mapping[str, str] | None = None, labels: Any = None) -> Rows:
-    """Rows from a file or data set (a name), from `Rows`, or from memory: texts, dicts by field, or a DataFrame.
+def load_rows(
+    data: RowSource,
+    task: Task,
+    column_mapping: Mapping[str, str] | None = None,
+    labels: Any = None,
+    name: str = "data",
+) -> Rows:
+    """Rows from a file or data set (a name), from `Rows`, or from memory.
 
-    `labels` belong to rows in memory; a DataFrame's label column serves too.
+    In memory they are texts, tuples of a row's texts with or without its label, dicts, a DataFrame, a dict of columns
+    or a `datasets.Dataset`. `labels` belong to rows in memory that have none. Messages call the data `name`.
     """
+    import pandas as pd
+    from datasets import Dataset
+
     if isinstance(data, Rows):
         return data.with_task(task)
     if isinstance(data, (str, Path)):
         return read_rows(data, task, column_mapping)
-    texts: Any = data
-    if hasattr(texts, "columns"):
-        texts = texts.rename(columns={column: field for field, column in (column_mapping or {}).items()})
-        if labels is None and task.label in texts.columns:
-            labels = texts[task.label]
-    columns = extract_columns(texts, task, "data")
+    if isinstance(data, Dataset):
+        return Rows(data, task, IN_MEMORY, column_mapping)
+    values: Any = data
+    if isinstance(values, Mapping):
+        try:
+            values = pd.DataFrame(values)
+        except ValueError as error:
+            raise InputError(f"{name} is a dict whose values are no columns ({error}); pass a list of dicts.") from None
+    elif not hasattr(values, "columns") and hasattr(values, "__len__"):
+        values = np.asarray(values).tolist() if hasattr(values, "__array__") else list(values)
+        if values and all(isinstance(row, Mapping) for row in values):
+            values = pd.DataFrame.from_records(values)  # a key that a row lacks is a missing value
+        elif values and all(isinstance(row, (list, tuple)) and len(row) == len(task.fields) + 1 for row in values):
+            values = pd.DataFrame(values, columns=[*task.fields, task.label], dtype=object)
+    if hasattr(values, "columns"):
+        values = values.rename(columns={column: field for field, column in (column_mapping or {}).items()})
+        labels = values[task.label] if labels is None and task.label in values.columns else labels
+    columns: dict[str, Any] = {**extract_columns(values, task, name)}
+    if task.id is not None and task.id not in columns and task.id in getattr(values, "columns", ()):
+        ids = values[task.id].tolist()
+        columns[task.id] = ids if all(type(row_id) is int for row_id in ids) else _plain_texts(ids)
     if labels is not None:
-        names, _, _ = encode_labels(labels, task)
-        if len(names) != (count := len(next(iter(columns.values())))):
-            raise InputError(f"There are {count} rows, but {len(names)} labels; each row needs one.")
-        columns[task.label] = names
-    return make_rows(columns, task, "rows in memory")
+        columns[task.label] = _plain_texts(labels)
+        if len(columns[task.label]) != (count := len(next(iter(columns.values())))):
+            raise InputError(f"There are {count} rows, but {len(columns[task.label])} labels; each row needs one.")
+    return make_rows(columns, task, IN_MEMORY)
+
+
+def _plain_texts(values: Any) -> list[str | None]:
+    """Labels or ids as text; None where a value is missing."""
+    import pandas as pd
+
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise InputError(f"The labels are {values!r}, not a list; pass one label for each row.")
+    return [to_text(value) if isinstance(value, (list, dict)) or not pd.isna(value) else None for value in values]
 
 
 def extract_columns(X: Any, task: Task, source: str) -> dict[str, list[str]]:  # noqa: N803
@@ -154,6 +194,8 @@ def encode_labels(y: Any, task: Task) -> tuple[list[str], NDArray[Any], NDArray[
     check_classification_targets(values)
     kind, labels = values.dtype.kind, task.labels
     texts = [str(int(value) if kind == "f" else value) for value in values.tolist()]  # 1.0 is 1
+    if kind == "b":
+        texts = [task_spelling(text, {name for names in (labels, *task.aliases) for name in names}) for text in texts]
     distinct = sorted(set(texts))
     fitting = [names for names in [labels, *task.aliases] if set(distinct) <= set(names)]
     if not fitting or kind not in LABEL_TYPES:

@@ -35,11 +35,24 @@ def check_output(path: Path, *inputs: str | Path, what: str = "Predictions") -> 
         raise DataError(f"{what} cannot be written to '{path}': {error.strerror}.") from None
 
 
-def write_predictions(path: Path, rows: Rows, chunks: Iterable[tuple[int, NDArray[np.float64]]]) -> None:
-    """Write chunks `(start, probabilities)` of all rows in order; probabilities are (rows, labels)."""
+def write_predictions(
+    path: Path, rows: Rows, chunks: Iterable[tuple[int, NDArray[np.float64]]], with_text: bool = False
+) -> None:
+    """Write chunks `(start, probabilities)` of all rows in order; probabilities are (rows, labels).
+
+    `with_text` adds a column for each field of the task.
+    """
     check_output(path)
-    own_type = path.suffix.lower() == ".parquet"
-    write_tables(path, (_table(rows, start, probabilities, own_type) for start, probabilities in chunks))
+    parquet = path.suffix.lower() == ".parquet"
+    write_tables(path, (_table(rows, start, scores, own_type=parquet, with_text=with_text) for start, scores in chunks))
+
+
+def text_columns(rows: Rows) -> list[str]:
+    """The fields as columns of predictions; an error where a field has the name of another column of theirs."""
+    own = {"id", "label", "prediction", *(f"probability_{label}" for label in rows.task.labels)}
+    if clash := [field for field in rows.task.fields if field in own]:
+        raise DataError(f"The field {quoted(clash)} has the name of a column of predictions; write them without text.")
+    return rows.task.fields
 
 
 def write_tables(path: Path, tables: Iterable[Any]) -> None:
@@ -48,13 +61,15 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
         _WRITERS[path.suffix.lower()](tmp_path, tables)
 
 
-def _table(rows: Rows, start: int, probabilities: NDArray[np.float64], own_type: bool) -> Any:
+def _table(rows: Rows, start: int, probabilities: NDArray[np.float64], own_type: bool, with_text: bool) -> Any:
     """The predictions of consecutive rows; `own_type` keeps the type of the id column, which Parquet alone can."""
     import pyarrow as pa
 
     stop, labels = start + len(probabilities), rows.task.labels
     ids = rows.id_column(start, stop)
     columns: dict[str, Any] = {"id": ids if own_type else plain_ids(ids)}
+    if with_text:
+        columns |= {name: pa.array(rows.texts(name, start, stop), pa.large_string()) for name in text_columns(rows)}
     if rows.has_labels:
         truth = [None if label == NO_LABEL else labels[label] for label in rows.labels[start:stop]]
         columns["label"] = pa.array(truth, pa.string())

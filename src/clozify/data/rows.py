@@ -205,7 +205,7 @@ class Rows:
                     f"The label column '{self.column_mapping[self.task.label]}' of '{self.source}' holds "
                     f"{column.type}; a label is text or a number."
                 ) from None
-            names = ["" if name is None else _to_text(name) for name in column.dictionary.to_pylist()]
+            names = ["" if name is None else to_text(name) for name in column.dictionary.to_pylist()]
             chunk_codes = [code_of_name.setdefault(name, len(code_of_name)) for name in [*names, ""]]  # last: null
             indices = pc.fill_null(column.indices, len(names)).to_numpy(zero_copy_only=False)
             codes[start:stop] = np.array(chunk_codes)[indices]
@@ -217,7 +217,7 @@ class Rows:
         labels = self.task.labels
         name_lists = [labels, *self.task.aliases]
         task_names = {name for names in name_lists for name in names}
-        normalized = {name: _task_spelling(name, task_names) for name in data_names}
+        normalized = {name: task_spelling(name, task_names) for name in data_names}
         values = [normalized[name] for name in data_names if name not in UNLABELED or name in labels]
         matching = [names for names in name_lists if set(values) <= set(names)]
         if not matching:
@@ -329,10 +329,10 @@ def _parse_json(column: Any) -> Any:
     import pyarrow as pa
 
     values = [None if text is None else json.loads(text) for text in column.to_pylist()]
-    return pa.array([None if value is None else _to_text(value) for value in values], pa.string())
+    return pa.array([None if value is None else to_text(value) for value in values], pa.string())
 
 
-def _to_text(value: object) -> str:
+def to_text(value: object) -> str:
     """A value as text; a number with a zero fraction is written without it, truth values and objects as in JSON."""
     if isinstance(value, float) and (value != value or value.is_integer()):
         return str(int(value)) if value == value else ""
@@ -343,7 +343,7 @@ def _to_text(value: object) -> str:
     return str(value).strip()
 
 
-def _task_spelling(name: str, task_names: Collection[str]) -> str:
+def task_spelling(name: str, task_names: Collection[str]) -> str:
     """A label as the task writes it: 1.0 may be 1 there, True may be true."""
     spellings = [name, re.sub(r"\.0+$", "", name)]
     if name.lower() in ("true", "false"):

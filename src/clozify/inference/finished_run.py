@@ -19,7 +19,7 @@ from scipy.special import softmax
 
 from clozify.config.task import Task
 from clozify.data.in_memory import RowSource, load_rows
-from clozify.data.predictions import check_output, write_predictions
+from clozify.data.predictions import check_output, text_columns, write_predictions
 from clozify.data.rows import Rows
 from clozify.errors import RunError, quoted
 from clozify.methods.ensemble import combine_scores
@@ -60,10 +60,10 @@ class Predictions:
         names = self.rows.task.labels
         return [names[index] for index in self.probabilities.argmax(axis=1)]
 
-    def save(self, path: str | Path) -> None:
-        """Write ids, labels and probabilities as .csv, .jsonl or .parquet, by the name's ending."""
+    def save(self, path: str | Path, with_text: bool = False) -> None:
+        """Write ids, labels and probabilities, and the texts if asked for, as .csv, .jsonl or .parquet."""
         chunks = ((start, self.probabilities[start:stop]) for start, stop in self.rows.chunks())
-        write_predictions(Path(path), self.rows, chunks)
+        write_predictions(Path(path), self.rows, chunks, with_text)
 
 
 class EvaluationResult(Evaluation):
@@ -163,14 +163,17 @@ class FinishedRun:
         data: RowSource,
         output: str | Path | None = None,
         column_mapping: Mapping[str, str] | None = None,
+        with_text: bool = False,
     ) -> Predictions:
         """Predict rows: a file's name, or texts, dicts by field or a DataFrame; `output` names a file to write."""
         if output is not None:
             check_output(Path(output), *([data] if isinstance(data, (str, Path)) else []))
         rows = load_rows(data, self.task, column_mapping)
+        if with_text:
+            text_columns(rows)  # fails before the work, not after it
         predictions = Predictions(rows, self.probabilities(rows))
         if output is not None:
-            predictions.save(output)
+            predictions.save(output, with_text)
         return predictions
 
     def evaluate(
@@ -257,6 +260,7 @@ def predict(
     data: RowSource,
     output: str | Path | None = None,
     column_mapping: Mapping[str, str] | None = None,
+    with_text: bool = False,
 ) -> Predictions:
     """Predict rows with a finished run.
 
@@ -265,8 +269,9 @@ def predict(
       with one field), a list of dicts by field, or a DataFrame.
     - `output`: a file to write to as well: .csv, .jsonl or .parquet.
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
+    - `with_text`: write the rows' texts to `output` as well.
     """
-    return _opened(run).predict(data, output, column_mapping)
+    return _opened(run).predict(data, output, column_mapping, with_text)
 
 
 def evaluate(

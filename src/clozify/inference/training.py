@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozify.config.recipe import Recipe
-from clozify.config.task import Task
+from clozify.config.task import TaskSource
 from clozify.data.in_memory import RowSource
-from clozify.data.rows import Rows
 from clozify.executors.accelerate_launch import is_worker_rank, run_worker_rank
 from clozify.inference.finished_run import FinishedRun, Predictions
 from clozify.pipeline import train as pipeline
@@ -66,12 +65,12 @@ class TrainResult:
 
 
 def train(
-    task: str | Path | Task,
-    labeled: str | Path | Rows | None,
+    task: TaskSource,
+    labeled: RowSource | None,
     output: str | Path,
-    unlabeled: str | Path | Rows | None = None,
-    test: str | Path | Rows | None = None,
-    dev: str | Path | Rows | None = None,
+    unlabeled: RowSource | None = None,
+    test: RowSource | None = None,
+    dev: RowSource | None = None,
     examples: int | None = None,
     method: str = "pet",
     model: str | Path = "builtin",
@@ -79,7 +78,7 @@ def train(
     recipe: str | Path | Recipe = "paper",
     settings: Sequence[str] | Mapping[str, Any] = (),
     column_mapping: Mapping[str, str] | None = None,
-    augmented: str | Path | Rows | None = None,
+    augmented: RowSource | None = None,
     allow_overlap: bool = False,
     trackers: Sequence[str] = (),
     devices: str | int = "auto",
@@ -91,11 +90,12 @@ def train(
 ) -> TrainResult:
     """Train a classifier; a run that was stopped resumes when the same call is made again.
 
-    - `task`: a task file, the name of a shipped task, or a `Task`.
-    - `labeled`: the labelled rows, T: a file, a folder, a data set of the hub (`NAME@SPLIT`) or `Rows`. None is for the
-      method `ipet` alone.
+    - `task`: a task file, the name of a shipped task, a dict with the entries of a task file, or a `Task`.
+    - `labeled`: the labelled rows, T: a file, a folder or a data set of the hub (`NAME@SPLIT`); or rows in memory: a
+      DataFrame, a list of dicts, or a list of tuples that end in the label, `[("a text", "label"), ...]`. None is for
+      the method `ipet` alone.
     - `output`: the run's folder, or an address such as `s3://bucket/run`.
-    - `unlabeled`: the unlabelled rows, D. Without them the ensemble is the result.
+    - `unlabeled`: the unlabelled rows, D; in memory also a list of texts. Without them the ensemble is the result.
     - `test`: labelled rows to measure on; `dev`: labelled rows that decide when training stops.
     - `examples`: how many of the labelled rows to train on: the first of each label.
     - `method`: `pet`, `ipet`, `supervised`, `uda` or `mixtext`.

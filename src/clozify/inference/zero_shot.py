@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.config.task import Task, load_task
+from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
 from clozify.data.rows import NO_LABEL, Rows
@@ -85,7 +85,7 @@ class ZeroShotResult:
 
 
 def zero_shot(
-    task: str | Path | Task,
+    task: TaskSource,
     data: RowSource,
     model: str | Path | ClozeModel = "builtin",
     output: str | Path | None = None,
@@ -95,7 +95,7 @@ def zero_shot(
 ) -> ZeroShotResult:
     """Predict every row with every pair of the task, without any training.
 
-    - `task`: a task file, a shipped task's name, or a `Task`.
+    - `task`: a task file, a shipped task's name, a dict with the entries of a task file, or a `Task`.
     - `data`: a file's name, or rows in memory, as for `predict`; with labels, accuracy and macro-F1 are measured.
     - `model`: a folder, a hub name, `builtin`, or what `load_model` returned.
     - `output`: a file to write the predictions to: .csv, .jsonl or .parquet.

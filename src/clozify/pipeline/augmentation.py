@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.config.task import Task
+from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.readers import open_data
 from clozify.data.rows import Rows
 from clozify.errors import DataError, quoted
@@ -73,10 +74,10 @@ class Augmenter:
         return texts
 
 
-def read_paraphrases(source: str | Path | Rows, task: Task, column_mapping: Mapping[str, str] | None = None) -> Rows:
+def read_paraphrases(source: RowSource, task: Task, column_mapping: Mapping[str, str] | None = None) -> Rows:
     """The rows of a file of paraphrases, with an id column or in the order of the file of unlabelled rows."""
-    if isinstance(source, Rows):
-        return source.with_task(task)
+    if not isinstance(source, (str, Path)):
+        return load_rows(source, task, column_mapping, name="augmented")
     columns = {field: (column_mapping or {}).get(field, field) for field in task.fields}
     dataset = open_data(source, task.columns, [columns[field] for field in task.fields if field not in task.optional])
     id_task = task if task.id or ID not in dataset.column_names else task.with_changes(id=ID)

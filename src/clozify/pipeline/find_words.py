@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from clozify.config.recipe import Recipe, load_recipe
-from clozify.config.task import Task, Verbalizer, load_task
-from clozify.data.rows import Rows, few_shot, read_rows
+from clozify.config.task import Task, TaskSource, Verbalizer, load_task
+from clozify.data.in_memory import RowSource, load_rows
+from clozify.data.rows import Rows, few_shot
 from clozify.errors import DataError, ModelError, TaskError, did_you_mean, quoted
 from clozify.methods.score import TOKENS_PER_BATCH, ScoringStats
 from clozify.methods.verbalizer_candidates import Candidates, fill_candidates
@@ -75,9 +76,9 @@ class FindWordsResult(NamedTuple):
 
 
 def find_words(
-    task: str | Path | Task,
-    labeled: str | Path | Rows,
-    unlabeled: str | Path | Rows | None = None,
+    task: TaskSource,
+    labeled: RowSource,
+    unlabeled: RowSource | None = None,
     output: str | Path | None = None,
     model: str | Path | ClozeModel = "builtin",
     recipe: str | Path | Recipe = "paper",
@@ -104,13 +105,15 @@ def find_words(
     warnings: list[str] = []
     breaks = [*loaded_task.line_breaks, *(["\\"] if loaded_recipe.backslashes_to_spaces else [])]
     row_task = loaded_task.with_changes(line_breaks=breaks)
-    rows = select_labeled(_load_rows(labeled, row_task, column_mapping), warnings, "labelled")
+    rows = select_labeled(load_rows(labeled, row_task, column_mapping, name="labeled"), warnings, "labelled")
     if examples is not None:
         rows = few_shot(rows, examples, loaded_recipe.seed if loaded_recipe.selection == "random" else None)
     for label in _labels_without_rows(rows):
         seeds.setdefault(label, list(loaded_task.verbalizers[0].words[label]))
         warnings.append(f"No labelled row has the label '{label}', so its words stay {quoted(seeds[label])}.")
-    unlabeled_rows = None if unlabeled is None else _load_rows(unlabeled, row_task, column_mapping)
+    unlabeled_rows = None
+    if unlabeled is not None:
+        unlabeled_rows = load_rows(unlabeled, row_task, column_mapping, name="unlabeled")
     cloze = model if isinstance(model, ClozeModel) else load_model(model)
 
     started = time.monotonic()
@@ -246,10 +249,6 @@ class _Search:
                 labels_of_word.setdefault(self.candidates.words[index], []).append(name)
         if shared := [f"{word} ({', '.join(names)})" for word, names in labels_of_word.items() if len(names) > 1]:
             self.warnings.append(f"Found for more than one label, which is allowed: {', '.join(shared)}.")
-
-
-def _load_rows(source: str | Path | Rows, task: Task, column_mapping: Mapping[str, str] | None) -> Rows:
-    return source.with_task(task) if isinstance(source, Rows) else read_rows(source, task, column_mapping)
 
 
 def default_output(task: Task) -> Path:

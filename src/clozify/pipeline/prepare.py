@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from clozify.config.recipe import Recipe, load_recipe
-from clozify.config.task import Task, load_task
-from clozify.data.rows import Rows, few_shot, read_rows
+from clozify.config.task import Task, TaskSource, load_task
+from clozify.data.in_memory import RowSource, load_rows
+from clozify.data.rows import Rows, few_shot
 from clozify.errors import DataError, quoted
 from clozify.models.cpu_precision import choose_precision
 from clozify.models.lora import check_adapter
@@ -21,18 +22,17 @@ from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.runs.plan import Plan, empty_rows, select_labeled
 
 METHODS = ("pet", "ipet", "supervised", *SEMI_SUPERVISED)
-RowFile = str | Path | Rows  # a file, a folder, a data set of the hub, or rows that were read
 
 
 @dataclass(frozen=True)
 class TrainInputs:
     """What a run is asked to do; the fields are the parameters of `clozify.train`."""
 
-    task: str | Path | Task
-    labeled: RowFile | None = None
-    unlabeled: RowFile | None = None
-    test: RowFile | None = None
-    dev: RowFile | None = None
+    task: TaskSource
+    labeled: RowSource | None = None
+    unlabeled: RowSource | None = None
+    test: RowSource | None = None
+    dev: RowSource | None = None
     examples: int | None = None
     method: str = "pet"
     model: str | Path = "builtin"
@@ -40,12 +40,13 @@ class TrainInputs:
     recipe: str | Path | Recipe = "paper"
     settings: Sequence[str] | Mapping[str, Any] = ()
     column_mapping: Mapping[str, str] | None = None
-    augmented: RowFile | None = None
+    augmented: RowSource | None = None
     allow_overlap: bool = False
 
-    def read(self, source: RowFile, task: Task) -> Rows:
-        """The rows of a data set, as the task reads them."""
-        return source.with_task(task) if isinstance(source, Rows) else read_rows(source, task, self.column_mapping)
+    def read(self, name: str, task: Task) -> Rows | None:
+        """The rows of the input `labeled`, `unlabeled`, `test` or `dev`, as the task reads them; None without any."""
+        source: RowSource | None = getattr(self, name)
+        return None if source is None else load_rows(source, task, self.column_mapping, name=name)
 
 
 def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
@@ -58,9 +59,9 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         task = task.with_changes(line_breaks=[*task.line_breaks, "\\"])
     warnings: list[str] = []
     labeled = _read_labeled(inputs, task, recipe, warnings)
-    test = None if inputs.test is None else select_labeled(inputs.read(inputs.test, task), warnings, "test")
-    dev = None if inputs.dev is None else select_labeled(inputs.read(inputs.dev, task), warnings, "development")
-    unlabeled = None if inputs.unlabeled is None else inputs.read(inputs.unlabeled, task)
+    test, dev, unlabeled = (inputs.read(name, task) for name in ("test", "dev", "unlabeled"))
+    test = None if test is None else select_labeled(test, warnings, "test")
+    dev = None if dev is None else select_labeled(dev, warnings, "development")
     if unlabeled is not None and not (inputs.allow_overlap or recipe.overlap):
         unlabeled = _remove_overlap(unlabeled, [rows for rows in (labeled, test, dev) if rows is not None], warnings)
     if inputs.method in ("pet", "ipet"):
@@ -107,9 +108,10 @@ def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:
 
 def _read_labeled(inputs: TrainInputs, task: Task, recipe: Recipe, warnings: list[str]) -> Rows:
     """T: the labelled rows, or the few of them that are asked for."""
-    if inputs.labeled is None:
+    rows = inputs.read("labeled", task)
+    if rows is None:
         return empty_rows(task)
-    labeled = select_labeled(inputs.read(inputs.labeled, task), warnings, "labelled")
+    labeled = select_labeled(rows, warnings, "labelled")
     if inputs.examples is not None:
         labeled = few_shot(labeled, inputs.examples, recipe.seed if recipe.selection == "random" else None)
     if len(labeled) == 0 and inputs.method != "ipet":

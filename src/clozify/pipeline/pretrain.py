@@ -21,9 +21,10 @@ from pydantic import BaseModel, ConfigDict
 
 from clozify import __version__
 from clozify.config.recipe import Recipe, load_recipe
-from clozify.config.task import Task, Verbalizer, load_task
+from clozify.config.task import Task, TaskSource, Verbalizer, load_task
+from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.readers import open_data
-from clozify.data.rows import Rows, read_rows
+from clozify.data.rows import Rows
 from clozify.errors import DataError, RunError, quoted
 from clozify.methods.pretrain import SAVE_EVERY
 from clozify.methods.pretrain import pretrain as train
@@ -64,9 +65,9 @@ class PretrainResult(BaseModel):
 
 
 def pretrain(
-    data: str | Path | Rows,
+    data: RowSource,
     output: str | Path,
-    task: str | Path | Task | None = None,
+    task: TaskSource | None = None,
     fields: Sequence[str] = (),
     model: str | Path = "builtin",
     recipe: str | Path | Recipe = "paper",
@@ -179,7 +180,7 @@ def pack(
     return np.memmap(path, dtype=np.int32, mode="r").reshape(-1, size), total
 
 
-def _load_rows(data: str | Path | Rows, task: str | Path | Task | None, fields: Sequence[str], recipe: Recipe) -> Rows:
+def _load_rows(data: RowSource, task: TaskSource | None, fields: Sequence[str], recipe: Recipe) -> Rows:
     if isinstance(data, Rows):
         return data
     if task is not None and fields:
@@ -187,12 +188,12 @@ def _load_rows(data: str | Path | Rows, task: str | Path | Task | None, fields: 
     extra_breaks = ["\\"] if recipe.backslashes_to_spaces else []
     if task is not None:
         loaded = load_task(task)
-        return read_rows(data, loaded.with_changes(line_breaks=[*loaded.line_breaks, *extra_breaks]))
-    dataset = open_data(data, None, list(fields))
-    names = list(fields) or [_only_text_column(dataset, str(data))]
+        return load_rows(data, loaded.with_changes(line_breaks=[*loaded.line_breaks, *extra_breaks]))
+    dataset = open_data(data, None, list(fields)) if isinstance(data, (str, Path)) else None
+    names = list(fields) or (["text"] if dataset is None else [_only_text_column(dataset, str(data))])
     words = Verbalizer(words={"yes": ("yes",), "no": ("no",)})  # not used: `Rows` needs a task for its fields
     text_task = Task(name="texts", fields=names, patterns=["{mask}"], verbalizers=[words], line_breaks=extra_breaks)
-    return Rows(dataset, text_task, str(data))
+    return load_rows(data, text_task) if dataset is None else Rows(dataset, text_task, str(data))
 
 
 def _only_text_column(dataset: Any, source: str) -> str:

@@ -1,7 +1,8 @@
 import pytest
 
-from clozify.config.task import load_task, parse_task
-from clozify.errors import TaskError
+from clozify.config.recipe import Recipe, load_recipe
+from clozify.config.task import Task, load_task, parse_task
+from clozify.errors import RecipeError, TaskError
 
 GOOD = {
     "name": '"t"',
@@ -111,3 +112,26 @@ def test_a_task_file_that_is_not_utf8_says_so(tmp_path):
     (tmp_path / "t.toml").write_bytes(b'name = "caf\xe9"')
     with pytest.raises(TaskError, match="not UTF-8"):
         load_task(tmp_path / "t.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("x = " + "[" * 5_000, "nested too deeply"), ("x = " + "9" * 5_000, "not valid TOML: Exceeds the limit")],
+)
+def test_toml_that_no_parser_takes_is_one_sentence(text, part, tmp_path):
+    for load, error in ((load_task, TaskError), (load_recipe, RecipeError)):
+        (tmp_path / "file.toml").write_text(text)
+        with pytest.raises(error, match=part) as raised:
+            load(tmp_path / "file.toml")
+        assert len(raised.value.problems) == 1
+
+
+def test_a_task_or_recipe_made_in_python_raises_the_errors_of_clozify():
+    with pytest.raises(TaskError, match="'fields' is missing"):
+        Task(name="x")
+    with pytest.raises(RecipeError, match="'seed' is 'x'"):
+        Recipe(seed="x")
+    for recipe, settings in ((5, ()), ("paper", 5), ("paper", [5]), ("paper", ["seed=" + "9" * 5_000])):
+        with pytest.raises(RecipeError):
+            load_recipe(recipe, settings)
+    assert load_recipe("paper", "seed=1").seed == 1

@@ -1,12 +1,16 @@
 """A finished run predicts and is measured on rows from files and from memory alike."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
+from typer.testing import CliRunner
 
 from clozify.config.task import parse_task
 from clozify.data.in_memory import load_rows
+from clozify.data.predictions import text_columns
 from clozify.data.rows import Rows
 from clozify.errors import DataError, RunError
 from clozify.inference.finished_run import EvaluationResult, FinishedRun, Predictions, evaluate, load_run, predict
@@ -100,3 +104,31 @@ def test_a_folder_without_a_run_is_named_in_the_error(run, tmp_path):
         _ = run.metrics
     with pytest.raises(RunError, match=r"has no report.html"):
         _ = run.report
+
+
+def test_the_texts_are_written_if_asked_for(run, tmp_path):
+    for name in ("out.csv", "out.jsonl", "out.parquet"):
+        run.predict(FRAME, tmp_path / name, with_text=True)
+    assert pd.read_csv(tmp_path / "out.csv")["text"].tolist() == TEXTS
+    assert pd.read_json(tmp_path / "out.jsonl", lines=True)["text"].tolist() == TEXTS
+    assert pd.read_parquet(tmp_path / "out.parquet")["text"].tolist() == TEXTS
+    task = TASK.with_changes(fields=["prediction"], optional=[], patterns=["{mask} {prediction}"])
+    with pytest.raises(DataError, match="'prediction' has the name of a column"):
+        text_columns(load_rows(["x"], task))
+
+
+def test_texts_on_the_command_line_are_predicted(run, monkeypatch):
+    from clozify.cli import app
+
+    def invoke(*args):
+        return CliRunner().invoke(app, ["predict", str(run.folder), *args])
+
+    lines = invoke("--text", "a good game", "--text", "bad", "--with-text").stdout.splitlines()
+    assert [json.loads(line)["prediction"] for line in lines] == ["2", "1"]
+    assert json.loads(lines[1])["text"] == "bad"
+    for args in ([], ["--text", "x", "--data", "rows.csv"]):
+        with pytest.raises(DataError, match="either as --data FILE or as --text TEXT"):
+            raise invoke(*args).exception
+    monkeypatch.setattr(FinishedRun, "task", TASK.with_changes(optional=[]))
+    with pytest.raises(DataError, match="'title' and 'text'; use --data"):
+        raise invoke("--text", "x").exception

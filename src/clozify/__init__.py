@@ -85,7 +85,10 @@ __all__ = sorted(_MODULE_OF)
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'clozify' has no attribute '{name}'")
-    return getattr(import_module(f"clozify.{_MODULE_OF[name]}"), name)
+    from clozify.utils.libraries import gc_paused
+
+    with gc_paused():
+        return getattr(import_module(f"clozify.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
 
 from clozify.config.task import Task
 from clozify.data.rows import Rows, read_rows, task_spelling, to_text
@@ -182,6 +180,8 @@ def encode_labels(y: Any, task: Task) -> tuple[list[str], NDArray[Any], NDArray[
     Classes are sorted: scikit-learn's scorers take the columns of `predict_proba` to be in that order.
     """
     import pandas as pd
+    from sklearn.utils import column_or_1d  # a second to import, and predictions do not need it
+    from sklearn.utils.multiclass import check_classification_targets
 
     if y is None:
         raise InputError("PetClassifier requires y to be passed, but the target y is None; pass each row's label.")

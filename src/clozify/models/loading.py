@@ -42,6 +42,7 @@ def model_path(name: str | Path) -> str:
     return str(BUILTIN if str(name) == "builtin" else name)
 
 
+@libraries.gc_paused()  # Transformers imports a model's modules here
 @libraries.quiet_transformers()
 def load_pretrained(
     name: str | Path,

@@ -1,5 +1,6 @@
 """Settings of other libraries: what clozify needs holds while it works, and not a moment longer."""
 
+import gc
 import subprocess
 import sys
 import urllib.error
@@ -75,3 +76,23 @@ def test_the_hub_is_probed_again_after_a_minute_and_not_before(error, reachable,
     now[0] += libraries.HUB_RECHECK + 1
     assert libraries.hub_reachable() is reachable
     assert len(probes) == 2
+
+
+def test_garbage_is_collected_again_after_a_pause():
+    with libraries.gc_paused(), libraries.gc_paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with libraries.gc_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_predictions_load_neither_scikit_learn_nor_scipy_s_statistics():
+    """They took a sixth of the time that `clozify predict` takes on a few rows."""
+    code = "import sys, clozify; clozify.predict; print([n for n in ('sklearn', 'scipy.stats') if n in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -17,6 +17,7 @@ import pytest
 from clozify.config.recipe import load_recipe
 from clozify.config.task import load_task
 from clozify.errors import ClozifyError
+from clozify.runs.folder import RunFolder
 from clozify.studio import preview as previews
 from clozify.studio import server
 from clozify.studio.draft import TaskDraft
@@ -203,6 +204,33 @@ def test_a_run_trains_a_classifier_that_answers(project):
     project.close()
     later = Project(project.folder)
     assert [(run.number, run.state) for run in later.runs] == [(1, "done")]
+
+
+def test_a_run_is_resumed_by_a_later_studio_with_the_labels_of_then(project, monkeypatch, tiny_folder):
+    commands = []
+    ended = SimpleNamespace(poll=lambda: -9, returncode=-9)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command[2:]) or ended)
+    project.set_label(0, "1")
+    run = project.start(RunSettings(unlabeled=20))
+    assert run.state == "failed"
+    assert "ended by the signal 9" in run.problems()[-1]
+    project.close()
+    later = Project(project.folder, str(tiny_folder("bert")))
+    (run,) = later.runs
+    assert (run.state, run.expected_models) == ("stopped", 3)
+    later.set_label(1, "2")
+    later.resume(run)
+    assert commands[1] == [*commands[0], "--replace"]
+    assert len(pd.read_csv(later.folder / LABELED_FILE)) == 2
+    later.close()
+
+
+def test_a_run_that_outlived_its_studio_is_running(project):
+    """A studio that is killed cannot stop its run; the next one must not start a second run next to it."""
+    run = StudioRun(project.folder, 1)
+    with RunFolder(run.path):
+        assert run.state == "running"
+    assert run.state == "stopped"
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ class StudioRun:
         content = {"arguments": arguments, "expected_models": expected_models}
         save_text(self._arguments_file, json.dumps(content, ensure_ascii=False) + "\n")
         self.arguments, self.expected_models = arguments, expected_models
-        self.resume()
+        self._launch()
 
     @property
     def _command(self) -> list[str]:
@@ -52,11 +52,14 @@ class StudioRun:
         return shlex.join(self._command) if self.arguments else ""
 
     def resume(self) -> None:
-        """Start the run's command, which continues where an earlier process was stopped."""
+        """Continue where an earlier process was stopped, with the labels as they are now."""
+        self._launch("--replace")
+
+    def _launch(self, *more: str) -> None:
         self.stopped = False
         with self._output_file.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *self._command],
+                [sys.executable, "-m", *self._command, *more],
                 cwd=self.project,
                 env=os.environ | _absolute_python_path(),
                 stdin=subprocess.DEVNULL,
@@ -81,7 +84,8 @@ class StudioRun:
         if self.process is None:
             if self._is_locked():
                 return "running"  # its studio was killed, and it goes on
-            return "done" if (self.path / "metrics.json").is_file() else "stopped"
+            is_done = all((self.path / name).is_file() for name in ("metrics.json", "report.html"))
+            return "done" if is_done else "stopped"
         if self.process.poll() is None:
             return "running"
         if self.process.returncode == 0:

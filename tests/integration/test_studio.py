@@ -234,6 +234,16 @@ def test_a_run_that_outlived_its_studio_is_running(project):
 
 
 @pytest.mark.slow
+def test_a_run_without_unlabelled_rows_has_an_ensemble_that_answers(project, files):
+    project.load(str(files / "test.csv"))
+    run = project.start(RunSettings(unlabeled=0, recipe_settings=" ".join([*SETTINGS, "repetitions=1"])))
+    assert wait(run) == "done", run.problems()
+    assert run.trained_models() == run.expected_models == 2
+    assert run.report is not None
+    assert set(dict(project.classify(run, {"text": "a fine game"}))) == {"1", "2"}
+
+
+@pytest.mark.slow
 def test_the_key_is_not_on_the_browsers_command_line(tmp_path, tiny_folder):
     """Every user of the machine can list the processes and their arguments."""
     browser, arguments = tmp_path / "browser", tmp_path / "arguments"

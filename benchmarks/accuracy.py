@@ -29,63 +29,64 @@ PAPER = {  # RoBERTa (large), Table 1: unsupervised mean, supervised, PET, iPET
 }
 
 
-def cell(asked: dict[str, Any], size: int) -> None:
+def cell(options: dict[str, Any], size: int) -> None:
     """Run all methods with `examples` labelled rows; each writes its results to a file."""
     from clozify import train
     from clozify.config.task import load_task
     from clozify.data.rows import read_rows
 
     data = Path(os.environ["CLOZIFY_AGNEWS_FOLDER"])
-    task = load_task(asked["task"])
-    pile, test = read_rows(data / "train_pool.csv", task), read_rows(data / "test.csv", task)
-    if held_out := asked["held_out"]:
-        chosen = np.linspace(0, len(pile) - 1, held_out).astype(int)
-        pile, test = pile.select(np.setdiff1d(np.arange(len(pile)), chosen)), pile.select(chosen)
-    for method in asked["methods"]:
+    task = load_task(options["task"])
+    unlabeled_rows, test = read_rows(data / "train_pool.csv", task), read_rows(data / "test.csv", task)
+    if held_out := options["held_out"]:
+        chosen = np.linspace(0, len(unlabeled_rows) - 1, held_out).astype(int)
+        test = unlabeled_rows.select(chosen)
+        unlabeled_rows = unlabeled_rows.select(np.setdiff1d(np.arange(len(unlabeled_rows)), chosen))
+    for method in options["methods"]:
         if size == 0 and method != "ipet":
             continue
-        place = Path(asked["output"]) / f"{'supervised' if method == 'supervised' else 'pet'}-{size}"
-        found = train(
+        path = Path(options["output"]) / f"{'supervised' if method == 'supervised' else 'pet'}-{size}"
+        result = train(
             task,
             data / "train_first1000_per_class.csv" if size else None,
-            place,
-            unlabeled=None if method == "supervised" else pile,
+            path,
+            unlabeled=None if method == "supervised" else unlabeled_rows,
             test=test,
             examples=size or None,
-            at_once=asked["at_once"],
-            model=asked["model"],
+            at_once=options["at_once"],
+            model=options["model"],
             method=method,
-            recipe=asked["recipe"],
-            settings=asked["settings"],
+            recipe=options["recipe"],
+            settings=options["settings"],
             log=lambda line: print(line, flush=True),
         )
-        (Path(asked["output"]) / f"{method}-{size}.json").write_text(json.dumps(found.metrics.to_json(), indent=2))
+        (Path(options["output"]) / f"{method}-{size}.json").write_text(json.dumps(result.metrics.to_json(), indent=2))
 
 
 def numbers(output: str, method: str, size: int) -> dict[str, Any] | None:
     """A method's results, if it was run."""
     file = Path(output) / f"{method}-{size}.json"
-    found: dict[str, Any] | None = json.loads(file.read_text()) if file.exists() else None
-    return found
+    result: dict[str, Any] | None = json.loads(file.read_text()) if file.exists() else None
+    return result
 
 
-def mean(found: dict[str, Any] | None, part: str) -> str:
+def mean(result: dict[str, Any] | None, part: str) -> str:
     """Mean and standard deviation in percent."""
-    if found is None or part not in found:
+    if result is None or part not in result:
         return "not run"
-    spread = found[part].get("accuracy_std")
-    return f"{100 * found[part]['accuracy']:.1f}" + (f" ± {100 * spread:.1f}" if spread else "")
+    spread = result[part].get("accuracy_std")
+    return f"{100 * result[part]['accuracy']:.1f}" + (f" ± {100 * spread:.1f}" if spread else "")
 
 
-def show(asked: dict[str, Any], sizes: list[int]) -> None:
+def show(options: dict[str, Any], sizes: list[int]) -> None:
     """Print the table with the paper's figures."""
-    print(f"AG's News, {asked['model']}, recipe {asked['recipe']} {' '.join(asked['settings'])}")
+    print(f"AG's News, {options['model']}, recipe {options['recipe']} {' '.join(options['settings'])}")
     columns = (
         "examples | unsupervised, mean (best) | supervised | pairs, min-max | ensemble | PET | iPET ensemble | iPET"
     )
     print(f"| {columns} | paper: unsupervised, supervised, PET, iPET |\n" + "|---" * 9 + "|")
     for size in sizes:
-        supervised, pet, ipet = (numbers(asked["output"], method, size) for method in ("supervised", "pet", "ipet"))
+        supervised, pet, ipet = (numbers(options["output"], method, size) for method in ("supervised", "pet", "ipet"))
         first = pet or ipet
         before = first["unsupervised"] if first else None
         cells = [
@@ -100,12 +101,12 @@ def show(asked: dict[str, Any], sizes: list[int]) -> None:
         ]
         print(f"| {size} | " + " | ".join(cells) + " |", flush=True)
         for generation in (ipet or {}).get("generations", []):
-            told = {name: generation.get(name) for name in ("generation", "training_rows", "accuracy", "agreement")}
-            print(f"  {told}", file=sys.stderr)
+            summary = {name: generation.get(name) for name in ("generation", "training_rows", "accuracy", "agreement")}
+            print(f"  {summary}", file=sys.stderr)
 
 
 def main(
-    output: Annotated[str, typer.Option(help="Where the runs go; given again, they go on where they were.")] = "runs",
+    output: Annotated[str, typer.Option(help="Where the runs go; the same command resumes them.")] = "runs",
     examples: Annotated[str, typer.Option(help="Sizes of T, with commas between them.")] = "10,50,100",
     methods: Annotated[str, typer.Option(help="Which methods.")] = "supervised,pet",
     task: Annotated[str, typer.Option(help="Another task file for the same rows, with other words say.")] = "agnews",
@@ -125,20 +126,20 @@ def main(
         return
     from clozify.executors.mps import mps_service
 
-    asked: dict[str, Any] = {"output": output, "model": model, "recipe": recipe, "settings": settings or []}
-    asked |= {"methods": methods.split(","), "held_out": held_out, "at_once": at_once, "task": task}
+    options: dict[str, Any] = {"output": output, "model": model, "recipe": recipe, "settings": settings or []}
+    options |= {"methods": methods.split(","), "held_out": held_out, "at_once": at_once, "task": task}
     sizes = [int(size) for size in examples.split(",")]
     Path(output).mkdir(parents=True, exist_ok=True)
 
     def run(size: int) -> None:
         with (Path(output) / f"log-{size}.txt").open("ab") as log:
-            command = [sys.executable, __file__, "--one", json.dumps([asked, size])]
+            command = [sys.executable, __file__, "--one", json.dumps([options, size])]
             if subprocess.run(command, stdout=log, stderr=log).returncode:
                 print(f"{size} examples failed; see {output}/log-{size}.txt", file=sys.stderr, flush=True)
 
     with mps_service(), ThreadPoolExecutor(sizes_at_once) as pool:
         list(pool.map(run, sizes))
-    show(asked, sizes)
+    show(options, sizes)
 
 
 if __name__ == "__main__":

@@ -38,18 +38,18 @@ def measure(settings: list[str], patterns: int, examples: int, test: int) -> dic
     few = few_shot(read_rows("builtin:labeled", task), examples)
     with tempfile.TemporaryDirectory() as name:
         before = _peak()
-        found = train(task, few, Path(name) / "run", test=rows, recipe="quick", settings=settings).metrics
-        assert found.unsupervised is not None
-        assert found.members is not None
-        assert found.ensemble is not None
+        results = train(task, few, Path(name) / "run", test=rows, recipe="quick", settings=settings).metrics
+        assert results.unsupervised is not None
+        assert results.members is not None
+        assert results.ensemble is not None
         members = list((Path(name) / "run" / "members").iterdir())
         recipe = json.loads((Path(name) / "run" / "run.json").read_text())["recipe"]
         steps = recipe["finetune_without_lm"]["max_steps"]
         return {
-            "untrained": found.unsupervised.accuracy,
-            "members": [of_one.accuracy for of_one in found.members.each],
-            "ensemble": found.ensemble.accuracy,
-            "step": [json.loads((place / "member.json").read_text())["training_seconds"] / steps for place in members],
+            "untrained": results.unsupervised.accuracy,
+            "members": [of_one.accuracy for of_one in results.members.each],
+            "ensemble": results.ensemble.accuracy,
+            "step": [json.loads((path / "member.json").read_text())["training_seconds"] / steps for path in members],
             "bytes": sum(file.stat().st_size for file in (members[0] / "model").iterdir()),
             "memory": _peak() - before,
         }
@@ -76,8 +76,8 @@ def in_turns(rounds: int, settings: list[str]) -> None:
     taken: dict[str, dict[str, list[float]]] = {way: {"a step": [], "scoring a row": []} for way in ("none", "lora")}
     work, context = {}, RunContext("cpu")
     for way in taken:
-        asked = [*settings, f"adapter.method={way}", "finetune_without_lm.max_steps=2"]
-        plan = prepare(TrainInputs(task, rows, recipe="quick", settings=asked))
+        options = [*settings, f"adapter.method={way}", "finetune_without_lm.max_steps=2"]
+        plan = prepare(TrainInputs(task, rows, recipe="quick", settings=options))
         model = plan.load_model("cpu")
         questions = compile_task(model, task)
         encoded = EncodedRows(
@@ -119,33 +119,33 @@ def main(
     ways: dict[str, list[dict[str, Any]]] = {"none": [], "lora": []}
     context = multiprocessing.get_context("spawn")
     for seed in range(seeds):
-        for way, found in ways.items():
-            asked = [*(settings or []), f"seed={seed}", f"adapter.method={way}"]
+        for way, results in ways.items():
+            options = [*(settings or []), f"seed={seed}", f"adapter.method={way}"]
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                found.append(pool.submit(measure, asked, patterns, examples, test).result())
-            members = ", ".join(f"{100 * accuracy:.1f}" for accuracy in found[-1]["members"])
-            step = 1000 * statistics.median(found[-1]["step"])
+                results.append(pool.submit(measure, options, patterns, examples, test).result())
+            members = ", ".join(f"{100 * accuracy:.1f}" for accuracy in results[-1]["members"])
+            step = 1000 * statistics.median(results[-1]["step"])
             print(
-                f"seed {seed}, adapter {way}: members {members}; ensemble {100 * found[-1]['ensemble']:.1f}; "
-                f"{step:.0f} ms a step; {found[-1]['memory']:,.0f} MiB",
+                f"seed {seed}, adapter {way}: members {members}; ensemble {100 * results[-1]['ensemble']:.1f}; "
+                f"{step:.0f} ms a step; {results[-1]['memory']:,.0f} MiB",
                 flush=True,
             )
-    for way, found in ways.items():
-        accuracies = [100 * accuracy for one in found for accuracy in one["members"]]
-        ensembles = [100 * one["ensemble"] for one in found]
-        step = 1000 * statistics.median(seconds for one in found for seconds in one["step"])
+    for way, results in ways.items():
+        accuracies = [100 * accuracy for one in results for accuracy in one["members"]]
+        ensembles = [100 * one["ensemble"] for one in results]
+        step = 1000 * statistics.median(seconds for one in results for seconds in one["step"])
         print(
-            f"adapter {way}: untrained {100 * found[0]['untrained']:.1f}; members {statistics.mean(accuracies):.1f} "
+            f"adapter {way}: untrained {100 * results[0]['untrained']:.1f}; members {statistics.mean(accuracies):.1f} "
             f"(standard deviation {statistics.pstdev(accuracies):.1f}, {len(accuracies)} of them); ensembles "
             f"{statistics.mean(ensembles):.1f}; {step:.0f} ms a step; "
-            f"{found[0]['bytes'] / 2**20:.2f} MiB a member; "
-            f"{statistics.median(one['memory'] for one in found):,.0f} MiB of memory beyond the libraries"
+            f"{results[0]['bytes'] / 2**20:.2f} MiB a member; "
+            f"{statistics.median(one['memory'] for one in results):,.0f} MiB of memory beyond the libraries"
         )
     pairs = zip(ways["none"], ways["lora"], strict=True)
     changes = [100 * (b - a) for one, two in pairs for a, b in zip(one["members"], two["members"], strict=True)]
     spread = statistics.stdev(changes) / len(changes) ** 0.5 if len(changes) > 1 else float("nan")
     print(f"a member with an adapter instead: {statistics.mean(changes):+.1f} points (standard error {spread:.1f})")
-    times = [statistics.median(seconds for one in found for seconds in one["step"]) for found in ways.values()]
+    times = [statistics.median(seconds for one in results for seconds in one["step"]) for results in ways.values()]
     print(f"a step takes {times[1] / times[0]:.2f} times as long")
 
 

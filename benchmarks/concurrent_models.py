@@ -47,7 +47,7 @@ def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> No
     model = load_model(model_folder, "cuda" if on_gpu else "cpu")
     questions = compile_task(model, task)
     question, columns = questions.patterns[0], questions.tokenize(model, rows, 0, len(rows))
-    pile = EncodedRows(question.template, columns, 256)
+    unlabeled = EncodedRows(question.template, columns, 256)
     few = EncodedRows(question.template, {column: texts.slice(0, 10) for column, texts in columns.items()}, 256)
     recipe = load_recipe("paper", [f"finetune.max_steps={steps}"])
     accelerator = Accelerator(cpu=not on_gpu, mixed_precision="bf16" if on_gpu else "no")
@@ -57,7 +57,7 @@ def train(model_folder: str, gate: str, count: int, steps: int, name: str) -> No
     while len(list(Path(gate).iterdir())) < count:
         time.sleep(0.02)
     setup = TrainingSetup(recipe.finetune, seed_everything(1), accelerator, monitor)
-    finetune(model, question.words[0], few, rows.labels[:10], pile, setup)
+    finetune(model, question.words[0], few, rows.labels[:10], unlabeled, setup)
     (first, began), (last, ended) = next(at for at in seen if at[0] >= min(FIRST, steps // 2)), seen[-1]
     print(json.dumps({"steps_per_second": (last - first) / (ended - began)}))
 
@@ -70,8 +70,8 @@ def measure(model: Path, count: int, steps: int, task: str, mps: bool) -> float:
         command = [sys.executable, __file__, "--part", json.dumps([str(model), gate, count, steps, task])]
         how: Any = {"stdout": subprocess.PIPE, "text": True, "env": os.environ | own}
         processes = [subprocess.Popen(command, **how) for _ in range(count)]
-        found: list[dict[str, float]] = [json.loads(process.communicate()[0]) for process in processes]
-    return sum(of_one["steps_per_second"] for of_one in found)
+        result: list[dict[str, float]] = [json.loads(process.communicate()[0]) for process in processes]
+    return sum(of_one["steps_per_second"] for of_one in result)
 
 
 def main(

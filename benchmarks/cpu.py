@@ -61,11 +61,11 @@ def main(
     for number in range(rounds):
         for way, taken in seconds.items():
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                found, threads = pool.submit(measure, way, members, steps).result()
-            taken.append(found)
+                results, threads = pool.submit(measure, way, members, steps).result()
+            taken.append(results)
             load = os.getloadavg()[0]
             print(
-                f"round {number}: {way} at once, {threads // way} threads each: {found:.1f} s, load {load:.1f}",
+                f"round {number}: {way} at once, {threads // way} threads each: {results:.1f} s, load {load:.1f}",
                 flush=True,
             )
     one, several = (statistics.median(taken) for taken in seconds.values())

@@ -34,15 +34,15 @@ def fitted(task: Task) -> Classifier:
     head, seen = classifier.model.classifier, list[torch.Tensor]()
     labeled = read_rows("builtin:labeled", task)
     encoded = classifier.encode(labeled)
-    hook = head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.inference_mode():
         for row in range(len(encoded)):
             classifier.scores(encoded.batch(np.array([row])))
     hook.remove()
-    found = LogisticRegression(C=10, max_iter=500).fit(torch.cat(seen).numpy(), labeled.labels)
+    result = LogisticRegression(C=10, max_iter=500).fit(torch.cat(seen).numpy(), labeled.labels)
     with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(found.coef_))
-        head.bias.copy_(torch.from_numpy(found.intercept_))
+        head.weight.copy_(torch.from_numpy(result.coef_))
+        head.bias.copy_(torch.from_numpy(result.intercept_))
     return classifier
 
 
@@ -57,14 +57,14 @@ def main(
         source = Path(scratch) / "classifier" if run is None else run / "classifier"
         if run is None:
             fitted(task).save(source)
-        places = {"PyTorch": source, "ONNX": Path(scratch) / "onnx", "ONNX int8": Path(scratch) / "int8"}
+        paths = {"PyTorch": source, "ONNX": Path(scratch) / "onnx", "ONNX int8": Path(scratch) / "int8"}
         for name, int8 in (("ONNX", False), ("ONNX int8", True)):
-            export(source, places[name], int8, "builtin:test", min_agreement=0)
+            export(source, paths[name], int8, "builtin:test", min_agreement=0)
         data = read_rows("builtin:test", task)
         data = data.select(np.linspace(0, len(data) - 1, rows).astype(np.int64))
-        classifiers = {name: load_classifier(place, "cpu") for name, place in places.items()}
+        classifiers = {name: load_classifier(path, "cpu") for name, path in paths.items()}
         scores: dict[str, np.ndarray] = {}
-        seconds: dict[str, list[float]] = {name: [] for name in places}
+        seconds: dict[str, list[float]] = {name: [] for name in paths}
         for number in range(repeats + 1):
             for name, classifier in classifiers.items():  # in turn, so that a busy moment hits all alike
                 began = time.perf_counter()
@@ -76,9 +76,9 @@ def main(
         print(f"{rows} rows, {torch.get_num_threads()} threads, torch {torch.__version__}")
         first = scores["PyTorch"].argmax(axis=1)
         base = rows / statistics.median(seconds["PyTorch"])
-        for name, place in places.items():
+        for name, path in paths.items():
             label = scores[name].argmax(axis=1)
-            files = [file for file in place.iterdir() if file.suffix in (".onnx", ".safetensors", ".data")]
+            files = [file for file in path.iterdir() if file.suffix in (".onnx", ".safetensors", ".data")]
             rate = rows / statistics.median(seconds[name])
             print(
                 f"{name}: {rate:.1f} rows/s ({rate / base:.2f}x), {sum(f.stat().st_size for f in files) / 1e6:.1f} MB, "

@@ -144,11 +144,11 @@ def main(
     classifier = Classifier(
         transformers.RobertaForSequenceClassification(config).to(accelerator.device), tokenizer, data.task, 256
     )
-    pile, soft = classifier.encode(data), np.full((rows, labels), 1 / labels, dtype=np.float32)
+    unlabeled, soft = classifier.encode(data), np.full((rows, labels), 1 / labels, dtype=np.float32)
 
     def distilled(steps: int, monitor: Monitor) -> None:
         settings = base.with_settings([f"distill.max_steps={steps}"]).distill
-        distill(classifier, pile, soft, TrainingSetup(settings, np.random.default_rng(0), accelerator, monitor))
+        distill(classifier, unlabeled, soft, TrainingSetup(settings, np.random.default_rng(0), accelerator, monitor))
 
     profile_steps("a distillation step", distilled, names)
 

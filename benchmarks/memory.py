@@ -63,7 +63,7 @@ def main(
             with data.open("w") as file:
                 for index in range(count):
                     label = "good" if index % 2 else "bad"
-                    file.write(json.dumps({"text": f"row {index} of a pile of short texts", "label": label}) + "\n")
+                    file.write(json.dumps({"text": f"row {index} of many short texts", "label": label}) + "\n")
             extra, seconds = pool.submit(score, data, Path(name)).result()
         print(f"{count:>10,} rows: {extra:,.0f} MiB above the model, {seconds:,.0f} s, {count / seconds:,.0f} rows/s")
 

@@ -152,7 +152,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     few = [{"text": f"{word} {word}", "label": name} for word in WORDS[:10] for name in ("good", "bad")]
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in few))
     settings = [*SETTINGS, f"scores_dtype={scores}"]
-    given: dict[str, Any] = {"labeled": folder / "few.jsonl", "model": model, "settings": settings}
+    inputs: dict[str, Any] = {"labeled": folder / "few.jsonl", "model": model, "settings": settings}
     score.TOKENS_PER_BATCH["cpu"] = 16_384
 
     def start(plan: Plan, run_folder: RunFolder) -> Run:
@@ -160,12 +160,12 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
         run.executor.start(run.worker, 0)
         return run
 
-    warm_up = TrainInputs(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **given)
+    warm_up = TrainInputs(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **inputs)
     warm = start(prepare(warm_up, "cpu"), RunFolder(folder / "warm"))
     train_members(warm, first_generation(warm.plan))  # the model and all libraries are loaded
     memory, began = Memory(), time.monotonic()
     with memory.stage("read"):
-        plan = prepare(TrainInputs(task, unlabeled=data, **given), "cpu")
+        plan = prepare(TrainInputs(task, unlabeled=data, **inputs), "cpu")
     with memory.stage("keys"):
         prompt_inputs(plan, "cpu")
     with RunFolder(folder / "run") as run_folder:
@@ -174,10 +174,10 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
             members = train_members(bench, first_generation(plan))
         weights = [1.0] * len(members)
         with memory.stage("draw"):
-            pile = {n: member.unlabeled_scores() for n, member in enumerate(members)}
+            unlabeled_rows = {n: member.unlabeled_scores() for n, member in enumerate(members)}
             wanted, _ = counts_to_draw(np.array([10, 10]), 3, len(plan.unlabeled or []), plan.recipe.ipet)
             select_training_rows(
-                pile, weights, wanted, plan.recipe.ipet, np.arange(count), np.random.default_rng(0), False
+                unlabeled_rows, weights, wanted, plan.recipe.ipet, np.arange(count), np.random.default_rng(0), False
             )
         with memory.stage("labels"):
             soft = write_soft_labels(bench, members, weights)
@@ -196,18 +196,18 @@ def main(
     """Print each stage's seconds and MiB for each number of rows."""
     context = multiprocessing.get_context("spawn")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    for place, count in enumerate(map(int, rows.split(","))):
+    for path, count in enumerate(map(int, rows.split(","))):
         with tempfile.TemporaryDirectory(dir=folder) as name, ProcessPoolExecutor(1, mp_context=context) as pool:
             data = make_rows(Path(name) / "rows", count)
             model = make_model(Path(name) / "model")
-            found = pool.submit(run, data, model, Path(name), scores, members).result()
-        stages = found["stages"]
-        if not place:
+            results = pool.submit(run, data, model, Path(name), scores, members).result()
+        stages = results["stages"]
+        if not path:
             heads = ["rows", *stages, "computing s", "passed s", "MiB beyond the model", "mapped MiB", "disk MiB"]
             print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
         cells = [f"{seconds:,.1f} s, {mib:,.0f} MiB" for seconds, mib in stages.values()]
         computing, peak = sum(s for s, _ in stages.values()), max(m for _, m in stages.values())
-        numbers = [computing, found["passed"], peak, found["mapped"], found["disk"]]
+        numbers = [computing, results["passed"], peak, results["mapped"], results["disk"]]
         print(f"| {' | '.join([f'{count:,}', *cells, *(f'{number:,.0f}' for number in numbers)])} |", flush=True)
 
 

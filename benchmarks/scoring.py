@@ -85,7 +85,7 @@ def straightforward(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
     questions = compile_task(model, rows.task)
     question = questions.patterns[0]
     encoded = EncodedRows(question.template, questions.tokenize(model, rows, 0, len(rows)), 256)
-    found = []
+    results = []
     for start in range(0, len(rows), 8):
         batch = encoded.batch(np.arange(start, min(start + 8, len(rows))))
         pad = 256 - batch.input_ids.shape[1]
@@ -94,8 +94,8 @@ def straightforward(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:
         with torch.no_grad():
             logits = model.model(input_ids=ids, attention_mask=mask).logits  # (8, 256, vocabulary)
         at_mask = logits[torch.arange(len(ids)), model.to_device(batch.mask_positions)]
-        found.append(at_mask[:, model.to_device(question.words[0].ids)].cpu().numpy())
-    return np.concatenate(found)
+        results.append(at_mask[:, model.to_device(question.words[0].ids)].cpu().numpy())
+    return np.concatenate(results)
 
 
 def clozify_scores(model: ClozeModel, rows: Rows) -> np.ndarray[Any, Any]:

@@ -82,10 +82,10 @@ def server(folder: Path) -> Iterator[int]:
     command = [sys.executable, "-m", "clozify", "serve", str(folder), "--port", "0", "--timeout", "120"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", started.stdout.readline())
-        assert found, "the server did not start"
+        result = re.search(r"http://127\.0\.0\.1:(\d+)", started.stdout.readline())
+        assert result, "the server did not start"
         try:
-            yield int(found[1])
+            yield int(result[1])
         finally:
             started.send_signal(signal.SIGTERM)
             print(f"the server stopped with status {started.wait(60)}")
@@ -120,9 +120,9 @@ def memory_of(port: int) -> float:
     """The server's memory in bytes, by its own metrics."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("GET", "/metrics")
-    found = re.search(r"^process_resident_memory_bytes (\S+)", connection.getresponse().read().decode(), re.MULTILINE)
-    assert found
-    return float(found[1])
+    result = re.search(r"^process_resident_memory_bytes (\S+)", connection.getresponse().read().decode(), re.MULTILINE)
+    assert result
+    return float(result[1])
 
 
 def crowd(
@@ -134,7 +134,7 @@ def crowd(
     tell: Callable[[], None],
 ) -> Counter[str]:
     """Send valid and invalid requests; returns the number of each outcome."""
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     numbers, lock = iter(range(requests)), threading.Lock()
     labels = load_task("debian").labels
 
@@ -166,11 +166,11 @@ def crowd(
                 sentence = 400 <= status < 500 and isinstance(answer.get("error"), str)
                 ended = "bad, refused with a 4xx and a sentence" if sentence else f"bad, but answered with {status}"
             with lock:
-                found[ended] += 1
+                result[ended] += 1
 
     with ThreadPoolExecutor(clients) as pool:
         list(pool.map(work, range(clients)))
-    return found
+    return result
 
 
 def as_dicts(rows: Rows) -> list[dict[str, str]]:
@@ -216,10 +216,10 @@ def main(
 
             crowd(port, as_dicts(short), right, 400, clients, lambda: None)  # warm-up
             began = time.monotonic()
-            found = crowd(port, as_dicts(short), right, requests, clients, tell)
+            result = crowd(port, as_dicts(short), right, requests, clients, tell)
             tell()
             print(f"{requests:,} mixed requests in {time.monotonic() - began:.0f} s:")
-            for ended, count in sorted(found.items()):
+            for ended, count in sorted(result.items()):
                 print(f"  {ended}: {count:,}")
             print(f"memory of the server on the way, MiB: {', '.join(memory)}")
 

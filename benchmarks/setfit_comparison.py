@@ -101,32 +101,32 @@ def write_rows(rows: Rows, path: Path) -> None:
     """JSON lines that both sides read: the fields and the label's name for clozify, text and number for SetFit."""
     columns = {name: rows.texts(name) for name in rows.task.fields}
     with path.open("w", encoding="utf-8") as file:
-        for place, number in enumerate(rows.labels):
-            fields = {name: texts[place] for name, texts in columns.items()}
+        for run_path, number in enumerate(rows.labels):
+            fields = {name: texts[run_path] for name, texts in columns.items()}
             named = {"class": rows.task.labels[number], "label": int(number), "text": " ".join(fields.values())}
             file.write(json.dumps(fields | named) + "\n")
 
 
-def make_data(asked: Asked, sizes: list[int]) -> None:
+def make_data(options: Asked, sizes: list[int]) -> None:
     """Write the rows of every part, the same for all methods."""
     from clozify.config.recipe import load_recipe
     from clozify.config.task import load_task
     from clozify.data.rows import few_shot, read_rows
 
-    source, place = Path(os.environ["CLOZIFY_AGNEWS_FOLDER"]), Path(asked.output) / "data"
-    place.mkdir(parents=True, exist_ok=True)
-    task, recipe = load_task("agnews"), load_recipe(asked.recipe, asked.settings)
-    test = spread_over(read_rows(source / "test.csv", task), asked.rows)
-    write_rows(test, place / "test.jsonl")
+    source, run_path = Path(os.environ["CLOZIFY_AGNEWS_FOLDER"]), Path(options.output) / "data"
+    run_path.mkdir(parents=True, exist_ok=True)
+    task, recipe = load_task("agnews"), load_recipe(options.recipe, options.settings)
+    test = spread_over(read_rows(source / "test.csv", task), options.rows)
+    write_rows(test, run_path / "test.jsonl")
     labeled = read_rows(source / "train_first1000_per_class.csv", task)
     for size in sizes:
         chosen = few_shot(labeled, size, recipe.seed if recipe.selection == "random" else None)
-        write_rows(chosen, place / f"labeled-{size}.jsonl")
-    pile = spread_over(read_rows(source / "train_pool.csv", task), asked.unlabeled_rows)
-    write_rows(pile, place / "pile.jsonl")
+        write_rows(chosen, run_path / f"labeled-{size}.jsonl")
+    pool = spread_over(read_rows(source / "train_pool.csv", task), options.unlabeled_rows)
+    write_rows(pool, run_path / "unlabeled.jsonl")
 
 
-def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
+def clozify_part(options: Asked, part: Part) -> dict[str, Any]:
     """Train with clozify and measure as a user would: `clozify.train`, then predictions of the finished run."""
     import torch
     import transformers
@@ -137,27 +137,27 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
     from clozify.inference.finished_run import FinishedRun
     from clozify.inference.training import train
 
-    data, folder = Path(asked.output) / "data", Path(asked.output) / part.name
+    data, folder = Path(options.output) / "data", Path(options.output) / part.name
     task, column_mapping = load_task("agnews"), {"label": "class"}
     began = time.perf_counter()
     train(
         task,
         data / f"labeled-{part.size}.jsonl",
         folder,
-        unlabeled=data / "pile.jsonl" if METHODS[part.method][1] else None,
-        model=asked.model,
+        unlabeled=data / "unlabeled.jsonl" if METHODS[part.method][1] else None,
+        model=options.model,
         method=part.method.removesuffix("-alone"),
-        recipe=asked.recipe,
-        settings=["repetitions=1", f"seed={part.seed}", *asked.settings],
+        recipe=options.recipe,
+        settings=["repetitions=1", f"seed={part.seed}", *options.settings],
         column_mapping=column_mapping,
         log=lambda line: print(line, flush=True),
     )
     seconds = time.perf_counter() - began
     rows, finished = read_rows(data / "test.jsonl", task, column_mapping), FinishedRun(folder)
     speed = rows_per_second(lambda count: finished.probabilities(rows.select(np.arange(count))), len(rows))
-    found = finished.probabilities(rows).argmax(axis=-1)
+    results = finished.probabilities(rows).argmax(axis=-1)
     return {
-        "accuracy": float((found == rows.labels).mean()),
+        "accuracy": float((results == rows.labels).mean()),
         "training_seconds": seconds,
         "rows_per_second": speed,
         **peak_mib(),
@@ -166,22 +166,22 @@ def clozify_part(asked: Asked, part: Part) -> dict[str, Any]:
     }
 
 
-def setfit_job(asked: Asked, part: Part) -> Path:
+def setfit_job(options: Asked, part: Part) -> Path:
     """Write the job file that `setfit_worker.py` reads, and return its path."""
     from clozify.config.recipe import load_recipe
     from clozify.models.loading import BUILTIN
 
-    data, folder = Path(asked.output).resolve() / "data", Path(asked.output).resolve() / part.name
+    data, folder = Path(options.output).resolve() / "data", Path(options.output).resolve() / part.name
     folder.mkdir(parents=True)
-    place = BUILTIN if asked.model == "builtin" else Path(asked.model)
+    run_path = BUILTIN if options.model == "builtin" else Path(options.model)
     job = {
-        "model": str(place.resolve()) if place.is_dir() else asked.model,
+        "model": str(run_path.resolve()) if run_path.is_dir() else options.model,
         "labeled": str(data / f"labeled-{part.size}.jsonl"),
         "test": str(data / "test.jsonl"),
-        "max_length": load_recipe(asked.recipe, asked.settings).max_seq_length,
+        "max_length": load_recipe(options.recipe, options.settings).max_seq_length,
         "seed": part.seed,
-        "least_steps": asked.setfit_steps if part.method == "setfit-long" else 0,
-        "settings": asked.setfit_settings,
+        "least_steps": options.setfit_steps if part.method == "setfit-long" else 0,
+        "settings": options.setfit_settings,
         "folder": str(folder),
         "result": str(folder / "result.json"),
     }
@@ -191,13 +191,13 @@ def setfit_job(asked: Asked, part: Part) -> Path:
 
 def setfit_python(cache: Path) -> str:
     """The Python of SetFit's own environment, which is created if it does not exist."""
-    place = cache.expanduser() / "-".join(REQUIRED[0].split("=="))
-    python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if not (place / "ready").exists():
-        print(f"installing {', '.join(REQUIRED)} into {place}", file=sys.stderr, flush=True)
+    run_path = cache.expanduser() / "-".join(REQUIRED[0].split("=="))
+    python = run_path / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not (run_path / "ready").exists():
+        print(f"installing {', '.join(REQUIRED)} into {run_path}", file=sys.stderr, flush=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(HERE.parent / "constraints.txt")]
         try:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(run_path)], check=True)
             subprocess.run([*install, "torch"], check=True)  # first and pinned, as in the Makefile
             subprocess.run([*install, *REQUIRED], check=True)
         except subprocess.CalledProcessError:
@@ -205,7 +205,7 @@ def setfit_python(cache: Path) -> str:
                 "SetFit could not be installed. Without a network, name a Python that has it (--setfit-python) or a "
                 "folder that its wheels were installed into (--setfit-site)."
             )
-        (place / "ready").touch()
+        (run_path / "ready").touch()
     return str(python)
 
 
@@ -215,56 +215,58 @@ def python_path(site: str | None) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [site, before]))} if site else {}
 
 
-def command_of(asked: Asked, part: Part) -> tuple[list[str], dict[str, str]]:
+def command_of(options: Asked, part: Part) -> tuple[list[str], dict[str, str]]:
     """The command line of a part and its environment: the same threads for all, no calls to the hub for a folder."""
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(asked.threads))
-    if asked.model == "builtin" or Path(asked.model).is_dir():
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(options.threads))
+    if options.model == "builtin" or Path(options.model).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     if not part.method.startswith("setfit"):
-        return [sys.executable, __file__, "--part", json.dumps([asdict(asked), asdict(part)])], environment
-    environment |= python_path(asked.setfit_site)
-    return [*asked.setfit_command, str(HERE / "setfit_worker.py"), str(setfit_job(asked, part))], environment
+        return [sys.executable, __file__, "--part", json.dumps([asdict(options), asdict(part)])], environment
+    environment |= python_path(options.setfit_site)
+    return [*options.setfit_command, str(HERE / "setfit_worker.py"), str(setfit_job(options, part))], environment
 
 
-def inputs_of(asked: Asked, part: Part) -> dict[str, Any]:
+def inputs_of(options: Asked, part: Part) -> dict[str, Any]:
     """The inputs of a part; if they change, it is measured again."""
-    known = {name: value for name, value in asdict(asked).items() if name not in ("output", "setfit_command")}
-    return known | asdict(part)
+    expected = {name: value for name, value in asdict(options).items() if name not in ("output", "setfit_command")}
+    return expected | asdict(part)
 
 
-def result_of(asked: Asked, part: Part) -> dict[str, Any] | None:
+def result_of(options: Asked, part: Part) -> dict[str, Any] | None:
     """A part's results, if they exist and their inputs have not changed."""
-    file = Path(asked.output) / f"{part.name}.json"
+    file = Path(options.output) / f"{part.name}.json"
     if not file.exists():
         return None
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found if found["inputs"] == inputs_of(asked, part) else None
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return results if results["inputs"] == inputs_of(options, part) else None
 
 
-def finish(asked: Asked, part: Part, status: int) -> None:
+def finish(options: Asked, part: Part, status: int) -> None:
     """Keep a part's results next to its log, and delete what it trained."""
-    folder = Path(asked.output) / part.name
+    folder = Path(options.output) / part.name
     if status or not (folder / "result.json").exists():
         print(f"{part.name} failed with status {status}; see {part.name}.log.", file=sys.stderr, flush=True)
         return
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8")) | {"inputs": inputs_of(asked, part)}
-    (Path(asked.output) / f"{part.name}.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8")) | {"inputs": inputs_of(options, part)}
+    (Path(options.output) / f"{part.name}.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
     shutil.rmtree(folder)
     print(f"{part.name}: {100 * result['accuracy']:.1f} in {result['training_seconds']:,.0f} s", file=sys.stderr)
 
 
-def run_parts(asked: Asked, parts: list[Part]) -> None:
+def run_parts(options: Asked, parts: list[Part]) -> None:
     """Run the parts without results, several at a time; their logs are written to the output folder."""
-    waiting = [part for part in parts if result_of(asked, part) is None]
+    waiting = [part for part in parts if result_of(options, part) is None]
     running: dict[subprocess.Popen[bytes], Part] = {}
     while waiting or running:
         for process in [process for process in running if process.poll() is not None]:
-            finish(asked, running.pop(process), process.returncode)
-        while waiting and len(running) < asked.at_once:
+            finish(options, running.pop(process), process.returncode)
+        while waiting and len(running) < options.at_once:
             part = waiting.pop(0)
-            shutil.rmtree(Path(asked.output) / part.name, ignore_errors=True)  # a half one would resume, and look quick
-            command, environment = command_of(asked, part)
-            with (Path(asked.output) / f"{part.name}.log").open("wb") as log:
+            shutil.rmtree(
+                Path(options.output) / part.name, ignore_errors=True
+            )  # a half one would resume, and look quick
+            command, environment = command_of(options, part)
+            with (Path(options.output) / f"{part.name}.log").open("wb") as log:
                 process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
             running[process] = part
         time.sleep(0.2)
@@ -276,43 +278,45 @@ def spread(values: list[float], digits: int) -> str:
     return f"{np.mean(values):,.{digits}f}{deviation}"
 
 
-def table(asked: Asked, parts: list[Part]) -> Iterator[str]:
+def table(options: Asked, parts: list[Part]) -> Iterator[str]:
     """The lines of a Markdown table, one per size and method."""
     yield "| examples | method | unlabelled rows | accuracy | training, s | prediction, rows/s | memory, MiB |"
     yield "|---|---|---|---|---|---|---|"
-    pile = sum(1 for _ in (Path(asked.output) / "data" / "pile.jsonl").open(encoding="utf-8"))
+    pool = sum(1 for _ in (Path(options.output) / "data" / "unlabeled.jsonl").open(encoding="utf-8"))
     for size, method in dict.fromkeys((part.size, part.method) for part in parts):
-        each = [result_of(asked, part) for part in parts if (part.size, part.method) == (size, method)]
-        found = [result for result in each if result is not None]
-        title, with_pile = METHODS[method]
-        start = f"| {size} | {title} | {f'{pile:,}' if with_pile else 'none'} | "
-        if not found:
+        each = [result_of(options, part) for part in parts if (part.size, part.method) == (size, method)]
+        results = [result for result in each if result is not None]
+        title, with_pool = METHODS[method]
+        start = f"| {size} | {title} | {f'{pool:,}' if with_pool else 'none'} | "
+        if not results:
             yield start + "not run | | | |"
             continue
-        memory = f"{max(result['mib'] for result in found):,.0f}"
-        if "gpu_mib" in found[0]:
-            memory += f", GPU {max(result['gpu_mib'] for result in found):,.0f}"
+        memory = f"{max(result['mib'] for result in results):,.0f}"
+        if "gpu_mib" in results[0]:
+            memory += f", GPU {max(result['gpu_mib'] for result in results):,.0f}"
         cells = [
-            spread([100 * result["accuracy"] for result in found], 1),
-            spread([result["training_seconds"] for result in found], 1),
-            spread([result["rows_per_second"] for result in found], 0),
+            spread([100 * result["accuracy"] for result in results], 1),
+            spread([result["training_seconds"] for result in results], 1),
+            spread([result["rows_per_second"] for result in results], 0),
             memory,
         ]
         yield start + " | ".join(cells) + " |"
 
 
-def show(asked: Asked, parts: list[Part]) -> None:
+def show(options: Asked, parts: list[Part]) -> None:
     """Print what was compared, and the table."""
-    found = [result for part in parts if (result := result_of(asked, part)) is not None]
-    versions = sorted({f"{name} {version}" for result in found for name, version in result["versions"].items()})
-    device = "GPU" if any("gpu_mib" in result for result in found) else f"CPU, {asked.threads} threads"
-    settings = " ".join(asked.settings + [f"setfit.{name}={value}" for name, value in asked.setfit_settings.items()])
-    tests = sum(1 for _ in (Path(asked.output) / "data" / "test.jsonl").open(encoding="utf-8"))
-    print(f"AG's News, {tests:,} test rows; {asked.model}, recipe {asked.recipe} {settings}".rstrip())
+    results = [result for part in parts if (result := result_of(options, part)) is not None]
+    versions = sorted({f"{name} {version}" for result in results for name, version in result["versions"].items()})
+    device = "GPU" if any("gpu_mib" in result for result in results) else f"CPU, {options.threads} threads"
+    settings = " ".join(
+        options.settings + [f"setfit.{name}={value}" for name, value in options.setfit_settings.items()]
+    )
+    tests = sum(1 for _ in (Path(options.output) / "data" / "test.jsonl").open(encoding="utf-8"))
+    print(f"AG's News, {tests:,} test rows; {options.model}, recipe {options.recipe} {settings}".rstrip())
     print(f"{device}; {', '.join(versions)}")
-    if asked.at_once > 1:
-        print(f"{asked.at_once} parts ran side by side: times, speeds and their ratios mean little.")
-    print("\n".join(table(asked, parts)), flush=True)
+    if options.at_once > 1:
+        print(f"{options.at_once} parts ran side by side: times, speeds and their ratios mean little.")
+    print("\n".join(table(options, parts)), flush=True)
 
 
 def setfit_way(python: str | None, site: str | None, cache: Path) -> list[str]:
@@ -327,16 +331,16 @@ def setfit_way(python: str | None, site: str | None, cache: Path) -> list[str]:
 
 def values_of(settings: list[str]) -> dict[str, Any]:
     """NAME=VALUE as SetFit's TrainingArguments take them: JSON where it is JSON, else text."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             sys.exit(f"--setfit-set takes NAME=VALUE, not '{setting}'.")
         try:
-            found[name] = json.loads(text)
+            results[name] = json.loads(text)
         except ValueError:
-            found[name] = text
-    return found
+            results[name] = text
+    return results
 
 
 def main(
@@ -365,16 +369,16 @@ def main(
     """Run every method on the same rows and print a Markdown table."""
     if one_part:
         shared, which = json.loads(one_part)
-        asked, part = Asked(**shared), Part(**which)
-        result = clozify_part(asked, part)
-        (Path(asked.output) / part.name / "result.json").write_text(json.dumps(result), encoding="utf-8")
+        options, part = Asked(**shared), Part(**which)
+        result = clozify_part(options, part)
+        (Path(options.output) / part.name / "result.json").write_text(json.dumps(result), encoding="utf-8")
         return
     if not os.environ.get("CLOZIFY_AGNEWS_FOLDER"):
         sys.exit("Set CLOZIFY_AGNEWS_FOLDER to the folder with AG's News' files; see the top of this script.")
     chosen = methods.split(",")
     if unknown := [name for name in chosen if name not in METHODS]:
         sys.exit(f"There is no method {', '.join(unknown)}; there is {', '.join(METHODS)}.")
-    asked = Asked(
+    options = Asked(
         output,
         model,
         recipe,
@@ -387,13 +391,16 @@ def main(
         steps,
     )
     if any(name.startswith("setfit") for name in chosen):
-        asked.setfit_command, asked.setfit_site = setfit_way(python, site, cache), site and str(Path(site).resolve())
+        options.setfit_command, options.setfit_site = (
+            setfit_way(python, site, cache),
+            site and str(Path(site).resolve()),
+        )
     sizes = [int(size) for size in examples.split(",")]
     parts = [Part(size, method, 42 + n) for size in sizes for method in chosen for n in range(seeds)]
-    make_data(asked, sizes)
-    run_parts(asked, parts)
-    show(asked, parts)
-    sys.exit(any(result_of(asked, part) is None for part in parts))
+    make_data(options, sizes)
+    run_parts(options, parts)
+    show(options, parts)
+    sys.exit(any(result_of(options, part) is None for part in parts))
 
 
 if __name__ == "__main__":

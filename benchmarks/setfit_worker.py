@@ -41,13 +41,13 @@ def peak_mib() -> dict[str, float]:
     status = Path("/proc/self/status")
     if status.exists():  # ru_maxrss would count the parent's memory too, from before this program replaced it
         (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        found = {"mib": int(line.split()[1]) / 1024}
+        result = {"mib": int(line.split()[1]) / 1024}
     else:
         unit = 2**20 if sys.platform == "darwin" else 2**10
-        found = {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+        result = {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
     if torch.cuda.is_available():
-        found["gpu_mib"] = torch.cuda.max_memory_allocated() / 2**20
-    return found
+        result["gpu_mib"] = torch.cuda.max_memory_allocated() / 2**20
+    return result
 
 
 def read_rows(path: str) -> dict[str, list[Any]]:
@@ -108,7 +108,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
         return [int(label) for label in model.predict(test["text"][:count], show_progress_bar=False)]
 
     speed = rows_per_second(predict, len(test["text"]))
-    right = [found == label for found, label in zip(predict(len(test["text"])), test["label"], strict=True)]
+    right = [result == label for result, label in zip(predict(len(test["text"])), test["label"], strict=True)]
     return {
         "accuracy": sum(right) / len(right),
         "training_seconds": seconds,
@@ -124,5 +124,5 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    Path(asked["result"]).write_text(json.dumps(main(asked), indent=2), encoding="utf-8")
+    options = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    Path(options["result"]).write_text(json.dumps(main(options), indent=2), encoding="utf-8")

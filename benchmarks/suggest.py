@@ -27,62 +27,62 @@ def frame(rows: Any, names: list[str]) -> pd.DataFrame:
     return pd.DataFrame({"id": rows.ids(), **columns, "label": [rows.task.labels[n] for n in rows.labels]})
 
 
-def numbers(place: Path, labeled: Path, asked: dict[str, Any], seed: int) -> dict[str, float]:
+def numbers(path: Path, labeled: Path, options: dict[str, Any], seed: int) -> dict[str, float]:
     """Train on a file of labelled rows; the run is kept for suggesting."""
     from clozify import load_task, train
 
     task = load_task("debian")
-    task = task.with_changes(patterns=task.patterns[:: max(1, len(task.patterns) // asked["patterns"])])
-    found = train(
+    task = task.with_changes(patterns=task.patterns[:: max(1, len(task.patterns) // options["patterns"])])
+    result = train(
         task,
         labeled,
-        place,
-        unlabeled=asked["output"] / f"pile-{seed}.csv",
-        test=asked["output"] / "test.csv",
+        path,
+        unlabeled=options["output"] / f"pile-{seed}.csv",
+        test=options["output"] / "test.csv",
         recipe="quick",
-        settings=["distillation=false", f"seed={seed}", *asked["settings"]],
+        settings=["distillation=false", f"seed={seed}", *options["settings"]],
         log=lambda line: None,
     ).metrics.ensemble
-    assert found is not None
-    return {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
+    assert result is not None
+    return {"accuracy": result.accuracy, "macro_f1": result.macro_f1}
 
 
-def course(choice: str, seed: int, asked: dict[str, Any]) -> list[dict[str, Any]]:
+def course(choice: str, seed: int, options: dict[str, Any]) -> list[dict[str, Any]]:
     """One learning curve: rounds of training and choosing rows."""
     from clozify.inference.suggest import suggest
 
-    output = asked["output"]
-    pile = pd.read_csv(output / f"pile-{seed}.csv", dtype=str)
+    output = options["output"]
+    unlabeled_rows = pd.read_csv(output / f"pile-{seed}.csv", dtype=str)
     truth = pd.read_csv(output / f"truth-{seed}.csv", dtype=str).set_index("id")["label"]
     labeled = output / f"first-{seed}.csv"
-    found = []
-    for number in range(asked["rounds"] + 1):
+    result = []
+    for number in range(options["rounds"] + 1):
         rows = pd.read_csv(labeled, dtype=str)
         run = output / f"run-{choice}-{seed}-{number}" if number else output / f"run-{seed}"
         done = output / f"{run.name}.json"
         if not done.exists():
-            done.write_text(json.dumps(numbers(run, labeled, asked, seed)))
-        found.append({"rows": len(rows), **json.loads(done.read_text())})
-        print(f"{choice}, seed {seed}: {len(rows)} rows, {100 * found[-1]['accuracy']:.1f}", flush=True)
-        if number == asked["rounds"]:
+            done.write_text(json.dumps(numbers(run, labeled, options, seed)))
+        result.append({"rows": len(rows), **json.loads(done.read_text())})
+        print(f"{choice}, seed {seed}: {len(rows)} rows, {100 * result[-1]['accuracy']:.1f}", flush=True)
+        if number == options["rounds"]:
             break
         following = output / f"{choice}-{seed}-{number + 1}.csv"
         if not following.exists() and choice == "suggest":
-            suggest(run, asked["count"], following)
+            suggest(run, options["count"], following)
             new = pd.read_csv(following, dtype=str)
             new["label"] = new["id"].map(truth)  # the person who fills the file in
             pd.concat([rows, new]).to_csv(following, index=False)
         elif not following.exists():
-            free = pile[~pile["id"].isin(rows["id"])]
+            free = unlabeled_rows[~unlabeled_rows["id"].isin(rows["id"])]
             rng = np.random.default_rng([seed, number])
-            new = free.iloc[rng.permutation(len(free))[: asked["count"]]].copy()
+            new = free.iloc[rng.permutation(len(free))[: options["count"]]].copy()
             new["label"] = new["id"].map(truth)
             pd.concat([rows, new]).to_csv(following, index=False)
         labeled = following
         if number:
             shutil.rmtree(run, ignore_errors=True)  # its members' weights
-    shutil.rmtree(output / f"run-{choice}-{seed}-{asked['rounds']}", ignore_errors=True)
-    return found
+    shutil.rmtree(output / f"run-{choice}-{seed}-{options['rounds']}", ignore_errors=True)
+    return result
 
 
 def main(
@@ -94,7 +94,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Rounds of choosing.")] = 3,
     seeds: Annotated[int, typer.Option(help="Repetitions, each with rows and seeds of its own.")] = 3,
     patterns: Annotated[int, typer.Option(help="Patterns of the sample task.")] = 3,
-    pile: Annotated[int, typer.Option(help="Unlabelled rows.")] = 400,
+    unlabeled_rows: Annotated[int, typer.Option(help="Unlabelled rows.")] = 400,
     test: Annotated[int, typer.Option(help="Test rows.")] = 400,
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe.")] = None,
 ) -> None:
@@ -102,21 +102,21 @@ def main(
     from clozify import few_shot, load_task, read_rows
 
     task = load_task("debian")
-    known, tests = read_rows("builtin:labeled", task), read_rows("builtin:test", task)
+    expected, tests = read_rows("builtin:labeled", task), read_rows("builtin:test", task)
     output.mkdir(parents=True, exist_ok=True)
     spread = np.unique(np.linspace(0, len(tests) - 1, test).astype(int))
     frame(tests.select(spread), task.fields).to_csv(output / "test.csv", index=False)
     others = tests.select(np.setdiff1d(np.arange(len(tests)), spread)).excluding(tests.select(spread))
     for seed in range(seeds):
-        begun = few_shot(known, first, seed=seed)
+        begun = few_shot(expected, first, seed=seed)
         rest = others.excluding(begun)
-        drawn = np.sort(np.random.default_rng(seed).permutation(len(rest))[:pile])
+        drawn = np.sort(np.random.default_rng(seed).permutation(len(rest))[:unlabeled_rows])
         whole = frame(rest.select(drawn), task.fields)
         frame(begun, task.fields).to_csv(output / f"first-{seed}.csv", index=False)
         whole.drop(columns="label").to_csv(output / f"pile-{seed}.csv", index=False)
         whole[["id", "label"]].to_csv(output / f"truth-{seed}.csv", index=False)
-    asked = {"output": output, "count": count, "rounds": rounds, "patterns": patterns, "settings": settings or []}
-    curves = {choice: [course(choice, seed, asked) for seed in range(seeds)] for choice in CHOICES}
+    options = {"output": output, "count": count, "rounds": rounds, "patterns": patterns, "settings": settings or []}
+    curves = {choice: [course(choice, seed, options) for seed in range(seeds)] for choice in CHOICES}
     print("| labelled rows | " + " | ".join(f"{choice}: accuracy | macro-F1" for choice in CHOICES) + " |")
     print("|---:|" + "---:|" * 2 * len(CHOICES))
     for number in range(rounds + 1):

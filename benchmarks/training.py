@@ -158,19 +158,19 @@ def main(
     print(f"rows per second: straightforward {1 / slow:,.1f}, clozify {1 / fast:,.1f}")
 
     classifier = Classifier(transformers.RobertaForSequenceClassification(config).to(device), tokenizer, data.task, 256)
-    pile = classifier.encode(data)
+    unlabeled_rows = classifier.encode(data)
     soft = torch.softmax(torch.randn(rows, labels), dim=-1)
 
     def slow_distill() -> None:
         chosen = rng.permutation(rows)[:16]
         for start in range(0, 16, 4):
             part = chosen[start : start + 4]
-            logits = classifier.model(**padded(pile.batch(part), pad, device)).logits
+            logits = classifier.model(**padded(unlabeled_rows.batch(part), pad, device)).logits
             distillation_loss(logits, soft[part].to(device)).div(4).backward()  # type: ignore[no-untyped-call]
 
     def fast_distill(count: int) -> None:
         settings = base.with_settings([f"distill.max_steps={count}"]).distill
-        distill(classifier, pile, soft.numpy(), TrainingSetup(settings, rng, accelerator))
+        distill(classifier, unlabeled_rows, soft.numpy(), TrainingSetup(settings, rng, accelerator))
 
     fast_distill(2)
     fast = seconds_of(lambda: fast_distill(steps)) / steps

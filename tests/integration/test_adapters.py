@@ -51,7 +51,7 @@ def test_members_are_small_and_predict_as_they_scored(run, files):
     for member in members:
         base.use_adapter(member / "model", member.name)
     resumed = run("lora", unlabeled=None, settings=LORA, log=said.append)
-    assert sum("already there" in line for line in said) == 4
+    assert sum("already done" in line for line in said) == 4
     assert resumed["ensemble"] == metrics["ensemble"]
 
 

@@ -258,7 +258,7 @@ def test_the_demo_trains_every_way_and_ends_in_a_table_and_a_path(tmp_path, run,
     assert (tmp_path / "demo" / "pet" / "classifier" / "config.json").is_file()
     status, out, err = run("demo", "--output", str(tmp_path / "demo"), "--json")
     assert set(json.loads(out)) == {"supervised", "pet", "ipet", "rows", "output"}
-    assert "already there" in err
+    assert "already done" in err
 
 
 def test_words_found_on_the_command_line_make_a_task_that_check_takes(folder, run):

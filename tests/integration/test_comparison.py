@@ -74,13 +74,13 @@ def test_augmentations_are_made_once_and_a_stopped_run_goes_on_where_it_was(run,
     assert not list((files / "run").rglob("*.part"))
     lines = []
     run(method="uda", settings=FEW, log=lines.append)
-    assert sum(line.startswith("augmentation") and "already there" in line for line in lines) == 1
+    assert sum(line.startswith("augmentation") and "already done" in line for line in lines) == 1
     before = len(calls)
     lines.clear()
     other = run(method="mixtext", settings=FEW, log=lines.append)  # the same texts serve both
     assert len(calls) == before
     assert "uda" not in other
-    assert sum("already there" in line for line in lines) == 3
+    assert sum("already done" in line for line in lines) == 3
     monkeypatch.setattr(augment, "rewrite", rewrite)
     run("whole", method="mixtext", settings=FEW)
     texts = [

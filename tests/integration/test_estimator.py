@@ -366,7 +366,7 @@ def test_two_fits_into_one_output_each_keep_what_they_learned(make, tmp_path):
 def test_with_an_output_a_run_resumes(make, tmp_path, capsys):
     for _ in range(2):
         make(output=tmp_path / "run", verbose=True).fit(TEXTS, LABELS)
-    assert "already there" in capsys.readouterr().out
+    assert "already done" in capsys.readouterr().out
     assert "the run is in" not in (make(verbose=True).fit(TEXTS, LABELS) and capsys.readouterr().out)
 
 

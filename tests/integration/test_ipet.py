@@ -56,7 +56,7 @@ def test_enough_labelled_rows_make_ipet_pet(run):
     assert len(metrics["generations"]) == 1
     again = []
     run(method="pet", log=again.append)
-    assert sum("already there" in line for line in again) == 6  # members and classifiers
+    assert sum("already done" in line for line in again) == 6  # members and classifiers
 
 
 def test_generations_are_measured_alike_whatever_the_folder_held_before(run):

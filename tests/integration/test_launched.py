@@ -71,7 +71,7 @@ def test_a_rank_that_is_killed_ends_the_others_and_the_run_resumes(run, files, s
     assert not psutil.wait_procs(processes, timeout=20)[1]
     lines: list[str] = []
     run("both", settings=settings, model=str(still), log=lines.append)
-    assert sum("already there" in line for line in lines) >= 1
+    assert sum("already done" in line for line in lines) >= 1
     run("alone", settings=settings, model=str(still))
     one, other = scores(files / "alone"), scores(files / "both")
     for name in [name for name in one if name.startswith("members/")]:

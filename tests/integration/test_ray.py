@@ -252,8 +252,8 @@ def test_a_run_in_a_store_that_is_killed_resumes_and_its_classifier_predicts(run
     lines: list[str] = []
     metrics = run_to(run, address, lines, executor="ray", at_once=2)
     assert metrics == alone
-    assert sum("already there" in line for line in lines) >= 1
-    assert sum("already there" in line for line in lines) < 6
+    assert sum("already done" in line for line in lines) >= 1
+    assert sum("already done" in line for line in lines) < 6
     assert lines[-1].endswith(f"the run is in {address}")
     for name, expected in scores(files / "alone").items():
         (files / "one.npy").write_bytes(store.read(name) or b"")

@@ -63,7 +63,7 @@ def test_table_4_runs_on_the_sample_data_shares_members_and_resumes(run, tmp_pat
     assert found["", "min", "Yelp"] is None
     folder = tmp_path / "out" / "runs"
     assert len(list(folder.glob("*/members/*/member.json"))) == 6  # one a pattern, for both cells
-    assert len(re.findall("member .* already there", err)) == 6
+    assert len(re.findall("member .* already done", err)) == 6
     (metrics,) = folder.glob("*/metrics.json")
     of_run = json.loads(metrics.read_text())  # of the last cell, the uniform one
     assert found["", "PET uniform", "sample"] == pytest.approx(100 * of_run["classifier"]["accuracy"])
@@ -88,9 +88,9 @@ def test_a_cell_of_one_table_is_the_same_cell_in_another(run, tmp_path):
     assert {row for (_, row, _), value in found.items() if value is not None} == {"PET", "iPET"}
     generations = [line for line in err.splitlines() if "generation 0, member" in line]
     assert len(generations) == 6
-    assert all("already there" in line for line in generations)
+    assert all("already done" in line for line in generations)
     status, out, err = run("table4", *SAMPLE, "--examples", 28, "--json")
-    assert "cell 1/2: sample, 28 examples, PET (weighting=weighted)  already there" in err
+    assert "cell 1/2: sample, 28 examples, PET (weighting=weighted)  already done" in err
     assert values(out)["", "PET weighted", "sample"] == found["|T| = 28", "PET", "sample"]
 
 
@@ -108,7 +108,7 @@ def test_a_command_that_was_stopped_goes_on_where_it_was(run, tmp_path, monkeypa
     assert not (tmp_path / "out" / "cells").exists()
     status, _, err = run("table4", *SAMPLE, "--examples", 28)
     assert status == 0
-    assert len(re.findall("member .* already there", err)) == 12
+    assert len(re.findall("member .* already done", err)) == 12
     assert not re.search("member .* loss", err)
 
 

@@ -130,7 +130,7 @@ def test_distillation_alone_is_done_again_when_only_its_settings_change(run, fil
     run()
     lines = []
     run(settings=[*SETTINGS, "distill.max_steps=7"], log=lines.append)
-    assert sum("already there" in line for line in lines) == 4
+    assert sum("already done" in line for line in lines) == 4
     assert sum(line.startswith("classifier") for line in lines) == 2
 
 
@@ -140,7 +140,7 @@ def test_distillation_can_be_added_to_a_finished_ensemble(run, files):
     lines = []
     run(log=lines.append)
     assert_metrics_are_those_of_the_scores(files / "run", files / "test.csv")
-    assert sum("already there" in line for line in lines) == 4
+    assert sum("already done" in line for line in lines) == 4
 
 
 def test_another_seed_on_the_same_folder_finds_or_makes_all_it_needs(run, files):
@@ -280,7 +280,7 @@ def test_killed_at_any_point_and_started_again_a_run_ends_with_the_same_scores(r
         process.wait()
     done = subprocess.run(command, cwd=files, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "already there" in done.stderr
+    assert "already done" in done.stderr
     first, second = scores(files / "whole"), scores(killed)
     assert [name for name in first.keys() & second.keys() if not np.array_equal(first[name], second[name])] == []
     assert first.keys() == second.keys()

@@ -150,7 +150,7 @@ def test_a_full_disk_stops_with_a_sentence_and_a_folder_that_resumes(run, files,
     monkeypatch.setattr(np, "save", saved)
     lines = []
     run(log=lines.append)
-    assert sum("already there" in line for line in lines) == 1
+    assert sum("already done" in line for line in lines) == 1
 
 
 def test_a_run_without_a_pile_forgets_the_classifier_of_one_that_had_a_pile(run, files):
@@ -211,7 +211,7 @@ def test_a_task_that_gets_aliases_reaches_the_classifier_without_new_training(ru
     (files / "task.toml").write_text(text.replace('name = "stars"', 'name = "stars"\naliases = [["0", "1"]]'))
     lines = []
     run(log=lines.append)
-    assert sum("already there" in line for line in lines) == 6
+    assert sum("already done" in line for line in lines) == 6
     assert evaluate(files / "run", files / "named.csv").rows == 40
 
 

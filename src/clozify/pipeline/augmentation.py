@@ -119,7 +119,7 @@ def _augment_chunk(run: Run, augmenter: Augmenter, rows: Rows, number: int, labe
     )
     path = folder.job_path("augmentations", key)
     if folder.has_job("augmentations", key, run.context.log):
-        run.context.log(f"{name}  already there")
+        run.context.log(f"{name}  already done")
         return path
     with folder.writing("augmentations", key) as tmp_path, progress(name, augmenter.versions * len(rows)) as advance:
         versions, started = [], time.monotonic()

@@ -129,7 +129,7 @@ def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetric
         paths.append(folder.job_path("classifiers", key))
         name = f"{training.name} {number}/{len(seeds)}  seed {seed}"
         if folder.has_job("classifiers", key, run.context.log):
-            run.context.log(f"{name}  already there")
+            run.context.log(f"{name}  already done")
         else:
             jobs.append(ClassifierJob(name, key, seed, keep_weights, training))
     run.run_jobs(jobs, "classifiers")

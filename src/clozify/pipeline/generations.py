@@ -160,7 +160,7 @@ def _evaluate_generation(
         generation = generation.model_copy(update=summary | {"each": [_summarize(member) for member in metrics.each]})
     on_test = "" if generation.accuracy is None else f", mean accuracy {100 * generation.accuracy:.1f}"
     agreeing = "" if agreement is None else f", agrees with the one before on {100 * agreement:.1f}%"
-    run.context.log(f"generation {index}: {generation.training_rows:,} training rows a member{on_test}{agreeing}")
+    run.context.log(f"generation {index}: {generation.training_rows:,} training rows per member{on_test}{agreeing}")
     return generation
 
 

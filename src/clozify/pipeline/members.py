@@ -85,7 +85,7 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
         title = "member" if group is None else f"{group}, member"
         name = f"{title} {number}/{len(specs)}  {plan.task.pairs[spec.pair].name}  seed {spec.seed}"
         if folder.has_job("members", key, run.context.log):
-            run.context.log(f"{name}  already there")
+            run.context.log(f"{name}  already done")
         else:
             jobs.append(MemberJob(name, key, spec, is_sharded and spec.score_unlabeled and not spec.keep_weights))
     sharded_scoring = ShardedScoring(run)

@@ -87,7 +87,7 @@ def untrained_members(run: Run) -> list[Member]:
         scored.append(folder.job_path("untrained", key))
         name = f"untrained {index + 1}/{len(plan.task.pairs)}  {pair.name}"
         if folder.has_job("untrained", key, run.context.log):
-            run.context.log(f"{name}  already there")
+            run.context.log(f"{name}  already done")
         else:
             jobs.append(UntrainedJob(name, key, index))
     run.run_jobs(jobs, "the untrained pairs")

@@ -117,7 +117,7 @@ def _run_experiments(requested: list[Experiment], runner: ExperimentRunner, requ
     for index, experiment in enumerate(requested, start=1):
         if experiment in not_run:
             continue
-        done = "" if runner.find(experiment) is None else "  already there"
+        done = "" if runner.find(experiment) is None else "  already done"
         runner.log(f"cell {index}/{len(requested)}: {experiment}{done}")
         try:
             runner.run(experiment)

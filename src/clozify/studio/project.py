@@ -266,7 +266,7 @@ class Project:
             return run
 
     def resume(self, run: StudioRun) -> None:
-        """Start a stopped or failed run again; it goes on where it was."""
+        """Start a stopped or failed run again; it resumes."""
         with self.lock:
             self._check_idle()
             run.resume()

@@ -235,7 +235,7 @@ def _run_steps(module: nn.Module, stepper: _Stepper, setup: TrainingSetup, rows:
             if not np.isfinite(mean):
                 raise TrainingError(
                     f"The loss is {mean} at step {step}; lower the learning rate ({setup.settings.learning_rate:g}) or "
-                    "check the data. What is finished is kept: the same command goes on from there."
+                    "check the data. What is finished is kept: the same command resumes."
                 )
             losses.append(mean)
             monitor.on_step(step, mean)

@@ -109,7 +109,7 @@ class Memory:
     @staticmethod
     def now() -> tuple[float, float]:
         """(of the process alone, of mapped files), in MiB."""
-        status = Path("/proc/self/status").read_text()
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
         alone, files = (int(status.split(f"{name}:")[1].split()[0]) / 1024 for name in ("RssAnon", "RssFile"))
         return alone, files
 

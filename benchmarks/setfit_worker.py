@@ -40,7 +40,7 @@ def peak_mib() -> dict[str, float]:
 
     status = Path("/proc/self/status")
     if status.exists():  # ru_maxrss would count the parent's memory too, from before this program replaced it
-        (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        (line,) = [line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM")]
         result = {"mib": int(line.split()[1]) / 1024}
     else:
         unit = 2**20 if sys.platform == "darwin" else 2**10

@@ -112,3 +112,19 @@ def test_listing_tasks_loads_neither_torch_nor_transformers():
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def is_text_file_call(node: ast.AST) -> bool:
+    """Whether a call reads or writes a file as text."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func).startswith("webbrowser"):
+        return False
+    name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+    modes = [str(getattr(value, "value", "")) for value in [*node.args, *(word.value for word in node.keywords)]]
+    return name in ("read_text", "write_text") or (name == "open" and not any(re.match("[rwax]b", m) for m in modes))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_text_files_have_an_encoding(path):
+    """Python's default is the locale's, which may lack a label's characters; Ruff's rule sees only some calls."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_text_file_call(node)]
+    assert not [ast.unparse(call) for call in calls if "encoding" not in {word.arg for word in call.keywords}]

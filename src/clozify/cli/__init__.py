@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
+import time
 import warnings
 from importlib import import_module
+from types import FrameType
 
 from rich.console import Console
 from rich.text import Text
@@ -13,8 +17,25 @@ from rich.text import Text
 from clozify.cli.options import app
 from clozify.errors import ClozifyError
 
+CLEANUP_SECONDS = 3.0
+
 for _module in ("tasks", "training", "finished_runs", "servers", "experiments"):  # the order of `clozify --help`
     import_module(f"clozify.cli.{_module}")
+
+
+def _interrupt_once() -> None:
+    """Let the first Ctrl-C end the command, and ignore more of them while it cleans up; after some seconds, exit."""
+    times: list[float] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            signal.default_int_handler(number, frame)
+        if times[-1] - times[0] > CLEANUP_SECONDS:
+            os._exit(130)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def main() -> None:
@@ -23,6 +44,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ? instead of a traceback
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    _interrupt_once()
     try:
         app()
         return

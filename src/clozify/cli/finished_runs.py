@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -56,8 +55,7 @@ def predict(
         row_id, label, scores = row
         probabilities = {name: round(float(value), 6) for name, value in zip(task.labels, scores, strict=True)}
         fields = {field: values[index] for field, values in texts.items()}
-        line = {"id": row_id, **fields, "prediction": label, "probabilities": probabilities}
-        typer.echo(json.dumps(line, ensure_ascii=False))
+        print_json({"id": row_id, **fields, "prediction": label, "probabilities": probabilities}, indent=None)
 
 
 def _load_run(run: str, method: str | None) -> clozify.FinishedRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -63,9 +64,13 @@ def parse_mapping(pairs: list[str] | None) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs or [])
 
 
-def print_json(content: Any) -> None:
-    """Print indented JSON."""
-    typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
+def print_json(content: Any, indent: int | None = 2) -> None:
+    """Print JSON; what the output's encoding lacks is escaped, so that nothing is lost."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = json.dumps(content, ensure_ascii=False, indent=indent)
+    if text.encode(encoding, "replace").decode(encoding) != text:
+        text = json.dumps(content, indent=indent)
+    typer.echo(text)
 
 
 def progress_logger(quiet: bool = False) -> Callable[[str], None]:

@@ -49,6 +49,6 @@ def _kill(pid_file: Path) -> None:
     import psutil
 
     with suppress(OSError, ValueError, psutil.Error):
-        service = psutil.Process(int(pid_file.read_text()))
+        service = psutil.Process(int(pid_file.read_text(encoding="utf-8")))
         for process in [*service.children(recursive=True), service]:
             process.kill()

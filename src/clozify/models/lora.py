@@ -135,7 +135,7 @@ def save_adapter(module: Any, folder: Path, base: Base) -> None:
     state = get_peft_model_state_dict(module, adapter_name=TRAINED, save_embedding_layers=False)
     save_file({PREFIX + name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
     make_readable(folder)
-    (folder / BASE).write_text(json.dumps(asdict(base), indent=2))
+    (folder / BASE).write_text(json.dumps(asdict(base), indent=2), encoding="utf-8")
 
 
 def base_of(folder: Path) -> Base | None:

@@ -127,7 +127,7 @@ def _augment_chunk(run: Run, augmenter: Augmenter, rows: Rows, number: int, labe
             versions.append(augmenter.augment_rows(plan, rows, version, number))
             advance(len(rows))
         _save(tmp_path / "texts.parquet", rows, versions)
-        (tmp_path / TIME_FILE).write_text(json.dumps({"seconds": time.monotonic() - started}))
+        (tmp_path / TIME_FILE).write_text(json.dumps({"seconds": time.monotonic() - started}), encoding="utf-8")
     run.context.log(f"{name}  done")
     return path
 

@@ -126,6 +126,6 @@ def _measure_memory(device: str) -> MemoryUse:
 
     resident = psutil.Process().memory_info().rss
     status = Path("/proc/self/status")  # on Linux it has the peak
-    match = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    match = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8")) if status.exists() else None
     peak = int(match[1]) << 10 if match else resident
     return MemoryUse("cpu", peak, psutil.virtual_memory().available + resident, torch.get_num_threads())

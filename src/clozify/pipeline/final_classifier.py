@@ -219,7 +219,7 @@ class ClassifierJob:
                 classifier.save(tmp_path / "model")
             seconds = time.monotonic() - started
             record = {"seed": self.seed, "loss": losses, "dev": dev_scores, "seconds": seconds}
-            (tmp_path / RECORD).write_text(json.dumps(record, indent=2))
+            (tmp_path / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
         on_dev = f"  dev {100 * max(dev_scores):.1f}" if dev_scores else ""
         return JobResult(f"loss {losses[-1] if losses else float('nan'):.4f}{on_dev}  in {seconds:,.0f} s")
 

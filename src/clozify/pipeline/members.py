@@ -172,7 +172,7 @@ class MemberJob:
                 "training_seconds": training_seconds,
                 "seconds": seconds,
             }
-            (tmp_path / RECORD).write_text(json.dumps(record, indent=2))
+            (tmp_path / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
         loss = losses[-1] if losses else float("nan")
         on_dev = f"  dev {100 * max(dev_scores):.1f}" if dev_scores else ""
         speed = _member_settings(plan).steps(training_rows) / max(training_seconds, 1e-9)

@@ -62,6 +62,9 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
     test, dev, unlabeled = (inputs.read(name, task) for name in ("test", "dev", "unlabeled"))
     test = None if test is None else select_labeled(test, warnings, "test")
     dev = None if dev is None else select_labeled(dev, warnings, "development")
+    named_rows = {"labelled": labeled, "development": dev, "test": test}
+    for one, other in (("labelled", "test"), ("labelled", "development"), ("development", "test")):
+        _warn_of_shared_rows(one, named_rows[one], other, named_rows[other], warnings)
     if unlabeled is not None and not (inputs.allow_overlap or recipe.overlap):
         unlabeled = _remove_overlap(unlabeled, [rows for rows in (labeled, test, dev) if rows is not None], warnings)
     if inputs.method in ("pet", "ipet"):
@@ -123,6 +126,19 @@ def _read_labeled(inputs: TrainInputs, task: Task, recipe: Recipe, warnings: lis
     if missing and len(labeled):
         warnings.append(f"No labelled row has the label {quoted(missing, 5)}, so little will be learned of it.")
     return labeled
+
+
+def _warn_of_shared_rows(one: str, rows: Rows | None, other: str, others: Rows | None, warnings: list[str]) -> None:
+    """Warn of rows that are in two sets, `one` and `other`; both stay whole, so that results can be compared."""
+    if rows is None or others is None:
+        return
+    shared = np.flatnonzero(np.isin(rows.fingerprints(), others.fingerprints()))
+    if len(shared):
+        first = int(rows.row_numbers()[shared[0]]) + 1
+        warnings.append(
+            f"{len(shared):,} of {len(rows):,} {one} rows are {other} rows too (the first is row {first:,} of "
+            f"'{rows.source}'), so results on {other} rows are too good; remove them from one of the two."
+        )
 
 
 def _remove_overlap(unlabeled: Rows, others: Sequence[Rows], warnings: list[str]) -> Rows:

@@ -87,7 +87,7 @@ class ShardJob:
             prompts = worker.prompts.for_pair(self.pair)
             write_unlabeled_scores(worker, prompts, tmp_path, span=(self.start, self.stop))
             seconds = time.monotonic() - started
-            (tmp_path / "shard.json").write_text(json.dumps({"seconds": seconds}))
+            (tmp_path / "shard.json").write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
         return JobResult(f"labelled in {seconds:,.0f} s")
 
 
@@ -127,5 +127,5 @@ class ShardedScoring:
             stored = create_npy(tmp_path / UNLABELED_SCORES, plan.recipe.scores_dtype, shape)
             np.concatenate([open_npy(path / UNLABELED_SCORES) for path in paths], out=stored)
             del stored  # closes the file before it is moved
-            (tmp_path / "member.json").write_text(json.dumps(record, indent=2))
+            (tmp_path / "member.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
         folder.remove(f"weights/{key}", f"trained/{key}", *[f"shards/{shard.key}" for shard in shards])

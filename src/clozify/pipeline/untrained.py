@@ -43,7 +43,7 @@ def evaluate_untrained(run: Run) -> tuple[UntrainedRecord, str]:
         run.context.log("scoring the labelled and test rows before training")
         record = _evaluate(run.worker)
         with folder.writing("untrained", key) as tmp_path:
-            (tmp_path / RECORD).write_text(json.dumps(record.to_json(), indent=2))
+            (tmp_path / RECORD).write_text(json.dumps(record.to_json(), indent=2), encoding="utf-8")
     return read_record(path, UntrainedRecord), key
 
 

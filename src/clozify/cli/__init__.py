@@ -14,7 +14,7 @@ from types import FrameType
 from rich.console import Console
 from rich.text import Text
 
-from clozify.cli.options import app
+from clozify.cli.options import app, command_scope
 from clozify.errors import ClozifyError
 
 CLEANUP_SECONDS = 3.0
@@ -46,7 +46,8 @@ def main() -> None:
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     _interrupt_once()
     try:
-        app()
+        with command_scope:
+            app()
         return
     except ClozifyError as error:
         problems = error.problems

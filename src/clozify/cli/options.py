@@ -6,14 +6,16 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Annotated, Any
 
-import click
 import typer
 
 from clozify import __version__
 from clozify.errors import TaskError
 from clozify.utils.progress import hide_progress
+
+command_scope = ExitStack()  # left at the end of a command
 
 app = typer.Typer(
     name="clozify",
@@ -77,7 +79,7 @@ def progress_logger(quiet: bool = False) -> Callable[[str], None]:
     """A function that prints a line and the seconds since now to stderr; if `quiet`, the command shows no progress."""
     began = time.monotonic()
     if quiet:
-        click.get_current_context().with_resource(hide_progress())
+        command_scope.enter_context(hide_progress())
 
     def log(line: str) -> None:
         if not quiet:

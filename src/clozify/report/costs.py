@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clozify.report.run import RunRecord
 from clozify.runs.metrics import ClassifierMetrics
-from clozify.utils.checked_files import read_json
+from clozify.utils.checked_files import naming_damaged, read_json
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,16 @@ def stage_costs(run: RunRecord) -> list[StageCost]:
 
 
 def _job_costs(name: str, paths: Iterable[Path]) -> StageCost:
-    jobs = [read_json(path) for path in dict.fromkeys(paths) if path.is_file()]
-    cost = StageCost(name, len(jobs), sum(job["seconds"] for job in jobs) if jobs else None)
-    if jobs and all("training_seconds" in job for job in jobs):
-        cost = replace(cost, training_seconds=sum(job["training_seconds"] for job in jobs))
+    seconds, training_seconds = [], []
+    for path in dict.fromkeys(paths):
+        if path.is_file():
+            job = read_json(path)
+            with naming_damaged(path):
+                seconds.append(float(job["seconds"]))
+                training_seconds += [float(job["training_seconds"])] if "training_seconds" in job else []
+    cost = StageCost(name, len(seconds), sum(seconds) if seconds else None)
+    if seconds and len(training_seconds) == len(seconds):
+        cost = replace(cost, training_seconds=sum(training_seconds))
     return cost
 
 

@@ -26,6 +26,7 @@ from pydantic import (
 from clozify.config.pattern import MASK, Pattern
 from clozify.config.toml import parse_toml
 from clozify.errors import TaskError, did_you_mean, quoted
+from clozify.utils.atomic import atomic_write_text
 
 TaskSource: TypeAlias = "str | Path | Task | Mapping[str, Any]"  # a file, a shipped task's name, or the task itself
 SHIPPED = Path(__file__).parents[1] / "tasks"
@@ -193,8 +194,8 @@ class Task(BaseModel):
         return tomli_w.dumps({**content, "verbalizers": verbalizers}, multiline_strings=False)
 
     def save(self, path: str | Path) -> None:
-        """Write the task file."""
-        Path(path).write_text(self.to_toml(), encoding="utf-8")
+        """Write the task file atomically."""
+        atomic_write_text(Path(path), self.to_toml())
 
 
 def _unwrap(words: tuple[str, ...]) -> str | list[str]:

@@ -1,4 +1,4 @@
-"""The paper, one module a step: tensors and rows in, results out; no files and no processes.
+"""The paper, one module per step: tensors and rows in, results out; no run folders and no jobs.
 
 | paper | module |
 |---|---|
@@ -6,9 +6,10 @@
 | 3.1 fine-tuning of a pair with L_CE | `finetune` |
 | 3.2 auxiliary language modelling, L_MLM | `finetune`, `masking` |
 | 3.3 (1) an ensemble member for each pair and seed | `finetune` |
-| 3.3 (2) weighted scores s_M, soft labels at T = 2 | `ensemble` |
-| 3.3 (3) the final classifier C | `distill` |
+| 3.3 (2) weights w(p), weighted scores s_M | `ensemble` |
+| 3.3 (2, 3) soft labels at T = 2, the final classifier C | `distill` |
 | 3.4 iPET: generations, teachers, the draw of rows | `ipet` |
+| 3.4 zero-shot iPET's M^0, the untrained pairs | `clozify.pipeline.untrained` |
 | 4 table 1, lines 1 and 2: pairs without training | `zero_shot` |
 | 4.2 the supervised baseline | `supervised` |
 | 4.3 UDA and MixText, with paraphrases | `uda`, `mixtext`; `backtranslation`, `rewriting` |

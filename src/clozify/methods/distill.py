@@ -1,4 +1,7 @@
-"""Training of the final classifier on the ensemble's soft labels (section 3.3, step 3)."""
+"""Soft labels and the training of the final classifier on them (section 3.3, steps 2 and 3).
+
+q = softmax(s_M / T), with T = 2
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import Tensor
 
 from clozify.config.recipe import Distill
@@ -17,10 +21,16 @@ from clozify.training.loop import TrainingSetup, cycle_batches
 from clozify.training.losses import distillation_loss
 
 
+def soft_labels(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float32]:
+    """q: the softmax of the ensemble's scores at a temperature, (rows, labels)."""
+    probabilities: NDArray[np.float64] = softmax(scores / temperature, axis=-1)
+    return probabilities.astype(np.float32)
+
+
 def distill(
-    classifier: Classifier, unlabeled: EncodedRows, soft_labels: NDArray[np.float32], setup: TrainingSetup
+    classifier: Classifier, unlabeled: EncodedRows, targets: NDArray[np.float32], setup: TrainingSetup
 ) -> list[float]:
-    """Train the classifier in place on the unlabelled rows' soft labels, (rows, labels); returns the losses."""
+    """Train the classifier in place on soft labels, `targets`, (rows, labels); returns the losses."""
     settings = setup.settings
     assert isinstance(settings, Distill)
     batches = cycle_batches(len(unlabeled), settings.rows_per_step, setup.rng)
@@ -28,9 +38,9 @@ def distill(
 
     def next_batch() -> tuple[Batch, dict[str, NDArray[Any]]]:
         chosen = next(batches)
-        return unlabeled.batch(chosen), {"soft_labels": soft_labels[chosen]}
+        return unlabeled.batch(chosen), {"targets": targets[chosen]}
 
-    def loss(scores: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
-        return scale * distillation_loss(scores, targets["soft_labels"], settings.student_temperature)
+    def loss(scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        return scale * distillation_loss(scores, inputs["targets"], settings.student_temperature)
 
     return train_classifier(classifier, next_batch, loss, setup, len(unlabeled))

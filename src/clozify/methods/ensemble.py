@@ -1,6 +1,6 @@
-"""Combines the members' scores into soft labels (section 3.3, step 2).
+"""The ensemble: weights w(p) and combined scores s_M (section 3.3, step 2).
 
-s_M(l | x) = 1/Z sum_p w(p) s_p(l | x),    soft labels = softmax(s_M / T)
+s_M(l | x) = 1/Z sum_p w(p) s_p(l | x)
 
 A member is one fine-tuned model: a pair and a seed. w(p) is the accuracy of its pair on T before training.
 """
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from clozify.data.rows import CHUNK_ROWS
 
@@ -49,9 +48,3 @@ class Ensemble:
         """Yield `(start, scores)` of consecutive chunks of rows."""
         for start in range(0, len(self), size):
             yield start, self[start : start + size]
-
-
-def soft_labels(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float32]:
-    """q: the softmax of the ensemble's scores at a temperature, (rows, labels)."""
-    probabilities: NDArray[np.float64] = softmax(scores / temperature, axis=-1)
-    return probabilities.astype(np.float32)

@@ -96,7 +96,7 @@ def draw_keys(
 
     log w + G with G from Gumbel's distribution: row i has the highest key with probability w_i / sum w, and so on for
     the second among the others. The weight w is the softmax at T = 1 of the row's score for the label or, `weighting`
-    "score", the raw score less the lowest one. A key does not depend on other rows, so that rows may be drawn in
+    "score", the raw score minus the lowest one. A key does not depend on other rows, so that rows may be drawn in
     chunks; `bounds` are then the lowest and the highest raw score of all chunks.
     """
     if weighting == "score":  # raw scores may be negative

@@ -28,7 +28,7 @@ class WordScores:
     rho: NDArray[np.float64]  # (labels, candidates): rho_imax(t | l)
 
     def order(self, label: int) -> NDArray[np.int64]:
-        """The candidates by falling rho, those with equal rho by falling score, then by index."""
+        """The candidates in descending order of rho, then of score, then by index."""
         return np.lexsort((-self.scores[label], -self.rho[label]))
 
     def choose(self, settings: Words, fixed: Mapping[int, Sequence[int]]) -> list[list[int]]:
@@ -103,8 +103,8 @@ def score_words(
 ) -> NDArray[np.float64]:
     """s_l^k(t): the mean of s_l(t | (P, v)) over patterns P and drawn verbalizers v: (labels, candidates).
 
-    s_l(t | p) is the mean of q_{p[l <- t]}(l | x) over the rows of l, less its mean over all other rows; a mean over no
-    rows is 0. `verbalizers` are (k, labels), each a candidate's index.
+    s_l(t | p) is the mean of q_{p[l <- t]}(l | x) over the rows of l, minus its mean over all other rows; a mean over
+    no rows is 0. `verbalizers` are (k, labels), each a candidate's index.
     """
     patterns, rows, candidates = scores.shape
     counts = np.bincount(labels, minlength=verbalizers.shape[1])  # (labels,): |T_l|

@@ -136,9 +136,7 @@ def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetric
     dev_scores = _best_dev_scores(paths)
     kept = int(np.argmax(dev_scores)) if dev_scores else 0
     folder.publish_folder(paths[kept] / "model", f"{run.prefix}classifier")
-    task_file = run.results / "classifier" / TASK_FILE
-    task_file.unlink()  # a link into the job's folder; the task may have new aliases
-    plan.task.save(task_file)
+    plan.task.save(run.results / "classifier" / TASK_FILE)  # not the job's: the task may have new aliases
     metrics = ClassifierMetrics(jobs=[path.name for path in paths])
     if dev_scores:
         metrics = metrics.model_copy(update={"dev_each": dev_scores, "kept": kept})

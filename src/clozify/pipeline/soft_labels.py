@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
-from clozify.methods.ensemble import Ensemble, soft_labels
+from clozify.methods.distill import soft_labels
+from clozify.methods.ensemble import Ensemble
 from clozify.pipeline.run import Run
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import job_key

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from clozify.config.recipe import Training
-from clozify.methods.ensemble import combine_scores, soft_labels
+from clozify.methods.distill import soft_labels
+from clozify.methods.ensemble import combine_scores
 from clozify.methods.masking import mask_tokens
 from clozify.training.loop import cycle_batches
 from clozify.training.losses import cross_entropy, distillation_loss, joint_loss, masked_lm_loss

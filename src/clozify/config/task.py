@@ -147,6 +147,12 @@ class Task(BaseModel):
         problems = []
         if MASK in self.fields:
             problems.append("A field is called 'mask', which a pattern would take for the mask; rename the column.")
+        if self.label in self.fields:
+            problems.append(
+                f"The label column '{self.label}' is a field, too, so the model would read the answer; remove it."
+            )
+        if padded := [name for name in self.labels if name != name.strip() or not name]:
+            problems.append(f"The label {quoted(padded)} is empty or has white space around it; data never match that.")
         for entry, names in (
             ("fields", self.fields),
             ("patterns", self.patterns),

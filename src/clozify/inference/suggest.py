@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.data.ids import plain_ids
+from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_tables
 from clozify.data.rows import NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError, DataError, RunError
@@ -50,7 +51,7 @@ def suggest(
     run: str | Path,
     count: int = 20,
     output: str | Path | None = None,
-    unlabeled: str | Path | None = None,
+    unlabeled: RowSource | None = None,
     with_labeled: bool = False,
     column_mapping: Mapping[str, str] | None = None,
     method: str | None = None,
@@ -111,26 +112,25 @@ def suggest(
 
 
 def _load_scores(
-    run: RunRecord, unlabeled: str | Path | None, column_mapping: Mapping[str, str] | None
+    run: RunRecord, unlabeled: RowSource | None, column_mapping: Mapping[str, str] | None
 ) -> tuple[Rows, list[NDArray[np.float32]], list[float]]:
     """The unlabelled rows, their scores by each member (or by the run's result), and the members' weights."""
     recorded = run.inputs.data.get("unlabeled")
     if unlabeled is None and recorded is None:
         raise RunError(f"The run '{run.folder}' had no unlabelled rows; name some with --unlabeled.")
+    source_rows = None
+    if unlabeled is not None:
+        source_rows = load_rows(unlabeled, run.task, column_mapping, name="unlabeled")
     if run.scoring_members and recorded is not None:
-        inputs = run.inputs
-        if unlabeled is not None:
-            moved = recorded.model_copy(update={"source": str(unlabeled), "columns": dict(column_mapping or {})})
-            inputs = inputs.model_copy(update={"data": inputs.data | {"unlabeled": moved}})
         try:
-            rows = reread_rows(inputs, "unlabeled", unlabeled_ids(run))
+            rows = reread_rows(run.inputs, "unlabeled", unlabeled_ids(run), source_rows)
             return rows, run.unlabeled_scores, [member.weight for member in run.scoring_members]
         except ClozifyError as error:
             if unlabeled is None:
-                hint = "If the unlabelled rows have moved, name their file with --unlabeled."
+                hint = "If the unlabelled rows have moved or were in memory, pass them as --unlabeled."
                 raise RunError([*error.problems, hint]) from None
-    if unlabeled is not None:
-        rows = read_rows(unlabeled, run.task, column_mapping)
+    if source_rows is not None:
+        rows = source_rows
     else:
         assert recorded is not None
         rows = read_rows(recorded.source, run.task, recorded.columns)

@@ -9,18 +9,27 @@ from typing import Any
 import numpy as np
 
 from clozify.config.recipe import Recipe
+from clozify.data.in_memory import IN_MEMORY
 from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
 from clozify.errors import DataError
 from clozify.report.run import RunInputs
 from clozify.runs.plan import empty_rows
 
 
-def reread_rows(inputs: RunInputs, name: str, ids: Sequence[Any] | None = None) -> Rows:
-    """The run's `labeled`, `unlabeled`, `test` or `dev` rows; `ids` are those of the rows, where they were kept."""
+def reread_rows(
+    inputs: RunInputs, name: str, ids: Sequence[Any] | None = None, source_rows: Rows | None = None
+) -> Rows:
+    """The run's `labeled`, `unlabeled`, `test` or `dev` rows; `ids` are those of the rows, where they were kept.
+
+    They are read from their source, or selected from `source_rows`.
+    """
     data = inputs.data[name]
     if data.rows == 0:
         return empty_rows(inputs.task)
-    for rows in _candidates(read_rows(data.source, inputs.task, data.columns), data.rows, ids, inputs.recipe):
+    if source_rows is None and data.source == IN_MEMORY:
+        raise DataError(f"The {name} rows were passed to the run in memory, so they cannot be read again.")
+    source_rows = read_rows(data.source, inputs.task, data.columns) if source_rows is None else source_rows
+    for rows in _candidates(source_rows, data.rows, ids, inputs.recipe):
         if len(rows) == data.rows and rows.digest == data.texts:
             return rows
     raise DataError(f"The texts of the data '{data.source}' have changed since the run.")

@@ -126,6 +126,11 @@ def test_toml_that_no_parser_takes_is_one_sentence(text, part, tmp_path):
         assert len(raised.value.problems) == 1
 
 
+def test_a_label_that_is_a_field_or_has_white_space_is_a_problem():
+    assert "'text' is a field, too" in problems(toml(label='"text"'))
+    assert "white space around it" in problems(toml('[labels]\n" a" = "bad"\nb = "good"\n'))
+
+
 def test_a_task_or_recipe_made_in_python_raises_the_errors_of_clozify():
     with pytest.raises(TaskError, match="'fields' is missing"):
         Task(name="x")

@@ -2,7 +2,8 @@
 
 Text stays as it is, a number keeps its literal (`1e30`, an id of 40 digits), `true` and `false` are those
 words, an object or a list is its JSON text. Files are read in blocks, so their size is not limited by memory; a JSON
-array is read at once. 1,000,000 lines (192 MB) take about as long as with Datasets' own reader, which guesses types.
+array is read at once. Converting 1,000,000 lines (192 MB) for the first time takes twice the processor time of
+Datasets' own reader (3.2 s against 1.6 s), which guesses types; later readings come from the cache.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _mutate_json(content: bytes, rng: random.Random) -> bytes:
     """JSON with one value replaced by another, or removed; other content loses a random line."""
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         lines = content.splitlines(keepends=True)
         return b"".join(line for index, line in enumerate(lines) if index != rng.randrange(len(lines)))
     nodes, stack = [], [document]
@@ -258,7 +258,7 @@ def test_damaged_task_files_end_in_a_sentence(server, base, tiny_folder, tmp_pat
 @pytest.fixture(scope="module")
 def http_server(tiny_folder, tmp_path_factory):
     folder = save_classifier(tiny_folder("bert"), TASK, tmp_path_factory.mktemp("classifier"))
-    with running(ServedModel(folder), Limits(max_texts=8, max_body=4_000, max_waiting=64, timeout=2)) as started:
+    with running(ServedModel(folder), Limits(max_texts=8, max_waiting=64, timeout=2)) as started:
         yield started
 
 
@@ -282,7 +282,7 @@ def test_damaged_requests_are_answered_without_a_server_error(http_server):
                 answer = b"".join(iter(lambda: raw.recv(65_536), b""))
             except TimeoutError:
                 fuzzer.findings.setdefault("no answer after 10 s", f"{damaged[:300]!r}")
-            except ConnectionError:
+            except OSError:  # the server has closed the connection
                 pass
         status = answer[9:12].decode("latin-1")
         if status.startswith("5") and status not in ("503", "504"):

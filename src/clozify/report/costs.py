@@ -53,8 +53,8 @@ def stage_costs(run: RunRecord) -> list[StageCost]:
     metrics, result = run.metrics, run.result
     if metrics.untrained is not None:
         path = run.jobs_folder / "untrained" / metrics.untrained.job / "untrained.json"
-        seconds = read_json(path).get("seconds") if path.is_file() else None
-        stages.append(StageCost("scoring the labelled and test rows before training", 0, seconds))
+        cost = _job_costs("scoring the labelled and test rows before training", [path])
+        stages.append(replace(cost, models=0))
     if metrics.generations:
         for generation in metrics.generations:
             paths = [run.jobs_folder / job / "member.json" for job in generation.jobs]

@@ -14,9 +14,10 @@ from clozify.config.recipe import Recipe
 from clozify.config.task import Task
 from clozify.errors import RunError
 from clozify.metrics import Evaluation
+from clozify.runs import records
 from clozify.runs.metrics import ClassifierMetrics, Metrics
 from clozify.runs.results import check_finished, jobs_folder
-from clozify.utils.checked_files import open_npy, read_json, read_record
+from clozify.utils.checked_files import naming_damaged, open_npy, read_json, read_record
 
 
 class DataSource(BaseModel):
@@ -123,11 +124,13 @@ class RunRecord:
         if not path.is_file():
             return []
         members: dict[str, EnsembleMember] = {}
-        for entry in read_json(path)["weights"]:  # all seeds of an untrained pair are the same member
-            folders = [self.jobs_folder / parent / entry["member"] for parent in ("members", "untrained")]
+        with naming_damaged(path):
+            entries = [records.EnsembleMember.model_validate(entry) for entry in read_json(path)["weights"]]
+        for entry in entries:  # all seeds of an untrained pair are the same member
+            folders = [self.jobs_folder / parent / entry.member for parent in ("members", "untrained")]
             if existing := [folder for folder in folders if folder.is_dir()]:
-                member = EnsembleMember(entry["pair"], entry["seed"], entry["weight"], existing[0])
-                members.setdefault(entry["member"], member)
+                member = EnsembleMember(entry.pair, entry.seed, entry.weight, existing[0])
+                members.setdefault(entry.member, member)
         return list(members.values())
 
     @cached_property

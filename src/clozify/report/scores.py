@@ -13,7 +13,7 @@ from clozify.report.run import RunRecord
 from clozify.runs.metrics import ClassifierMetrics, MembersMetrics, UnsupervisedMetrics
 from clozify.runs.results import METHOD_NAMES
 from clozify.utils.atomic import atomic_write_text
-from clozify.utils.checked_files import read_json
+from clozify.utils.checked_files import naming_damaged, read_json
 
 MATRIX_LABELS = 20  # the most labels or pairs shown as a matrix; with more, only the most notable are listed
 DISTILLATION_GAP = 0.03  # a classifier this much below its ensemble is pointed out
@@ -126,9 +126,12 @@ def other_method_scores(run: RunRecord) -> list[Score]:
         if method == run.method or not path.is_file():
             continue
         content = read_json(path)
-        if all(content[part] == key[part] for part in key):
-            line = {part: value for part, value in content["line"].items() if part in Score.__dataclass_fields__}
-            scores.append(Score(**line | {"name": f"for comparison: {name}", "result": False, "method": method}))
+        with naming_damaged(path):
+            if all(content[part] == key[part] for part in key):
+                line = {
+                    part: value for part, value in dict(content["line"]).items() if part in Score.__dataclass_fields__
+                }
+                scores.append(Score(**line | {"name": f"for comparison: {name}", "result": False, "method": method}))
     return scores
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -29,7 +30,7 @@ def naming_damaged(path: Path) -> Iterator[None]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise RunError(_message(path, f"{where}: {first['msg']}" if where else first["msg"])) from None
-    except (ValueError, EOFError, KeyError, TypeError, RecursionError) as error:  # of JSON, NumPy and Arrow
+    except (ValueError, EOFError, KeyError, TypeError, RecursionError, SyntaxError, TokenError) as error:
         raise RunError(_message(path, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}")) from None
 
 

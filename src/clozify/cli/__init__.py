@@ -16,6 +16,7 @@ from rich.text import Text
 
 from clozify.cli.options import app, command_scope
 from clozify.errors import ClozifyError
+from clozify.utils.threads import openmp_environment
 
 CLEANUP_SECONDS = 3.0
 
@@ -46,7 +47,7 @@ def main() -> None:
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     _interrupt_once()
     try:
-        with command_scope:
+        with command_scope, openmp_environment():  # no command has loaded PyTorch yet
             app()
         return
     except ClozifyError as error:

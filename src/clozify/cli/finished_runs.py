@@ -118,7 +118,7 @@ def report(
         if as_json:
             print_json(to_jsonable_python(findings))
         else:
-            show_run(Console(), RunRecord.load(runs[0]).metrics)
+            show_run(Console(), RunRecord.load(find_results(runs[0], method)).metrics)
             show_findings(Console(), findings)
             typer.echo(f"The report is in {path}.")
         return

@@ -24,6 +24,7 @@ from clozify.executors.worker_pool import WorkerHandle, WorkerPool
 from clozify.runs.context import RunContext
 from clozify.runs.jobs import Job
 from clozify.runs.worker import Worker
+from clozify.utils.threads import openmp_variables
 
 SHUTDOWN_SECONDS = 5.0  # that an idle process has to end by itself
 PARENT_CHECK_SECONDS = 0.5
@@ -90,7 +91,7 @@ class ProcessExecutor(WorkerPool[_WorkerProcess]):
         return _WorkerProcess(slot=slot, log=log, ready=True, process=process, connection=connection)
 
     def _environment(self, slot: int) -> dict[str, str]:
-        environment = os.environ | self.variables
+        environment = os.environ | openmp_variables() | self.variables
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         environment["OMP_NUM_THREADS"] = str(self.threads)
         environment.pop("MKL_NUM_THREADS", None)  # PyTorch would use it instead

@@ -103,6 +103,15 @@ def test_lists_of_words_may_overlap_with_a_warning_and_are_averaged(tiny):
     assert found.mean.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]]
 
 
+def test_many_words_that_labels_share_are_one_warning_with_a_count(tiny):
+    """34 warnings of one kind hide the one of another kind."""
+    tokenizer = tiny("bert").tokenizer
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
+    words = Verbalizer(words={"a": ("good", "great", "bad", "fine"), "b": ("good", "great", "bad")})
+    (warning,) = verbalize(tokenizer, template, words).warnings
+    assert warning.endswith("stands for the labels 'a' and 'b', and 2 more words for several labels")
+
+
 @pytest.mark.parametrize(
     ("pattern", "fits"), [("{mask}ly {text}", False), ("a{mask}b {text}", False), ("({mask}) {text}", True)]
 )

@@ -106,3 +106,9 @@ def test_the_authors_recipe_sets_exactly_what_the_page_says():
     said = [name for cell in last if "not set" not in cell for name in re.findall(r"`([^`]+=[^`]+)`", cell)]
     said += [f"{section}.exact_steps=false" for section in ("finetune_without_lm", "distill", "supervised")]
     assert load_recipe("paper", said).model_dump(exclude={"name"}) == theirs.model_dump(exclude={"name"})
+
+
+def test_deviations_that_change_numbers_are_told():
+    deviations = PAGE.split("## Where clozify deviates from the paper")[1].split("\n## ")[0]
+    for topic in ("Precision.", "`precision=float32`", "Weights in zero-shot iPET.", "MixText's head."):
+        assert topic in deviations

@@ -128,3 +128,37 @@ def test_text_files_have_an_encoding(path):
     """Python's default is the locale's, which may lack a label's characters; Ruff's rule sees only some calls."""
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_text_file_call(node)]
     assert not [ast.unparse(call) for call in calls if "encoding" not in {word.arg for word in call.keywords}]
+
+
+def test_install_lines_name_extras_that_exist_in_one_form():
+    """A newcomer's first command must work; in a clone `.` stands for the name, which only README and tutorial say."""
+    import tomllib
+
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *MODULES]:
+        for target, names in re.findall(r"pip install '([^'\[]*)\[([\w,]+)\]'", path.read_text()):
+            assert set(names.split(",")) <= extras, f"{path.name}: {names}"
+            assert target == "clozify" or (target == "." and path.name in ("README.md", "tutorial.md")), path.name
+
+
+def test_help_names_rows_in_words_not_by_the_papers_letters():
+    """T and D are defined in the paper, which somebody who types --help has not read."""
+    from typer.main import get_command
+
+    from clozify.cli import app
+
+    for name, command in get_command(app).commands.items():
+        for text in [command.help, *(getattr(parameter, "help", None) for parameter in command.params)]:
+            assert not re.search(r"\b[TD]\b", text or ""), f"{name}: {text}"
+
+
+def test_a_tag_releases_what_was_checked():
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    for part in (
+        'tags: ["v*"]',
+        "python -m build",
+        "twine check --strict",
+        "id-token: write",
+        "gh-action-pypi-publish",
+    ):
+        assert part in text

@@ -66,7 +66,7 @@ def train(
     address: AddressOption = None,
     mapping: MapOption = None,
     allow_overlap: Annotated[
-        bool, typer.Option("--allow-overlap", help="Keep labelled and test rows among the unlabelled ones (D = T).")
+        bool, typer.Option("--allow-overlap", help="Keep labelled and test rows among the unlabelled ones.")
     ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Estimate time and disk space from a short measurement, and stop.")
@@ -123,7 +123,7 @@ def train(
     if as_json:
         print_json(result.metrics.to_json())
     else:
-        show_run(Console(), result.metrics)
+        show_run(Console(), result.metrics, with_warnings=quiet)  # else the log has shown them
         typer.echo(f"The report is in {result.results}/report.html.")
 
 

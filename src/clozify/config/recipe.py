@@ -47,7 +47,8 @@ class Recipe(Section):
         True, description="Train pairs with the auxiliary task (`finetune`) or without it (`finetune_without_lm`)."
     )
     weighting: Literal["weighted", "uniform"] = Field(
-        "weighted", description="Members weigh as much as their pair's accuracy on T before training; or all the same."
+        "weighted",
+        description="Members weigh by their pair's accuracy on the labelled rows before training, or all the same.",
     )
     attention_dropout: float | None = Field(
         None, ge=0, lt=1, description="Replaces the model's own; 0 makes training on a CPU faster."

@@ -103,7 +103,11 @@ def verbalize(tokenizer: PromptTokenizer, template: Template, verbalizer: Verbal
                 "apart; give each its own"
             )
     single_word_labels = {label for label, words in verbalizer.words.items() if len(words) == 1}
-    for token, labels in labels_by_token.items():
-        if len(labels) > 1 and not single_word_labels.issuperset(labels):
-            warnings.append(f"the word '{tokenizer.to_tokens([token])[0]}' stands for the labels {quoted(labels)}")
+    shared = [
+        f"the word '{tokenizer.to_tokens([token])[0]}' stands for the labels {quoted(labels)}"
+        for token, labels in labels_by_token.items()
+        if len(labels) > 1 and not single_word_labels.issuperset(labels)
+    ]
+    if shared:
+        warnings.append(shared[0] + (f", and {len(shared) - 1} more words for several labels" if shared[1:] else ""))
     return VerbalizedWords(LabelWords(np.array(list(columns), dtype=np.int64), mean), split_words, errors, warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -36,12 +37,13 @@ def metrics_table(title: str, with_interval: bool = False) -> Table:
 
 
 def show_warnings(console: Console, warnings: Sequence[str]) -> None:
-    """Print warnings, one a line."""
-    for warning in warnings:
-        console.print(Text.assemble(("note: ", "yellow"), warning))
+    """Print warnings, one a line; one that occurs several times once, with a count."""
+    for warning, count in Counter(warnings).items():
+        times = f" ({count} times)" if count > 1 else ""
+        console.print(Text.assemble(("note: ", "yellow"), warning, times))
 
 
-def show_run(console: Console, metrics: Metrics) -> None:
+def show_run(console: Console, metrics: Metrics, with_warnings: bool = True) -> None:
     """Print a run's scores on the test rows, from the untrained patterns to the classifier, and trivial baselines."""
     rows = metrics.rows.get("test", 0)
     table = _RunTable(rows)
@@ -72,7 +74,8 @@ def show_run(console: Console, metrics: Metrics) -> None:
         if classifier is not None and classifier.dev_each:
             best = ", ".join(map(percent, classifier.dev_each))
             console.print(Text(f"On the development rows, the best score of each training: {best}."))
-    show_warnings(console, metrics.warnings)
+    if with_warnings:
+        show_warnings(console, metrics.warnings)
 
 
 class _RunTable:

@@ -39,9 +39,10 @@ class RunContext:
         self._folder, self._tracking = folder, tracking
 
     def warn(self, text: str) -> None:
-        """Log a warning and keep it for the run's metrics."""
-        self.warnings.append(text)
-        self.log(f"note: {text}")
+        """Log a warning and keep it for the run's metrics; one that was given before is not repeated."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            self.log(f"note: {text}")
 
     @cached_property
     def accelerator(self) -> Accelerator:

@@ -4,9 +4,9 @@
   its control group (a container's `--cpus`), which it does not. The load is not considered: results on a CPU depend on
   the number of threads in the last bits, so a run that is resumed at a busy hour would differ.
 - OpenMP's threads spin while they wait for each other. Where other programs use the processors, too, the thread that
-  all wait for is often not running, and a training step took 6 to 20 times as long. Threads that wait passively give
-  way to it, at a loss of about a quarter on an idle machine. So they wait passively where the machine is busy when a
-  command starts. Results do not depend on this.
+  all wait for is often not running, and training steps took 3 to 19 times as long (benchmarks/threads.py). Threads
+  that wait passively give way to it, at a loss of about a quarter on an idle machine. So they wait passively where the
+  machine is busy when a command starts. Results do not depend on this.
 
 What the user has set (OMP_NUM_THREADS, OMP_WAIT_POLICY and so on) stays.
 """
@@ -38,9 +38,11 @@ def _cpu_quota(cgroup: Path) -> float | None:
     """The quota in processors (cgroup v2, else v1); None where there is none."""
     try:
         if (cgroup / "cpu.max").is_file():
-            quota, period = (cgroup / "cpu.max").read_text().split()
+            quota, period = (cgroup / "cpu.max").read_text(encoding="utf-8").split()
         else:
-            quota, period = ((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            quota, period = (
+                (cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period")
+            )
         return float(quota) / float(period) if float(quota) > 0 else None
     except (OSError, ValueError):  # no control groups, or "max"
         return None

@@ -1,5 +1,6 @@
 """The report's page from hand-made run folders: any number of labels, any text, no test set, no unlabelled rows."""
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from scipy.special import softmax
 from scipy.stats import binomtest
 
@@ -22,7 +24,9 @@ from clozify.report.findings import collect_findings
 from clozify.report.format import duration
 from clozify.report.page import pattern_parts, report_page
 from clozify.report.run import RunRecord
+from clozify.report.terminal import show_warnings
 from clozify.report.write import write_comparison, write_report
+from clozify.runs.context import RunContext
 from clozify.runs.keys import hash_key
 from clozify.runs.metrics import ClassifierMetrics
 
@@ -287,3 +291,14 @@ def test_text_stands_out_from_its_ground_in_light_and_dark(scheme):
     for text, ground in [*pairs, (colour["ink"], hot), (colour["warn"], colour["warn-back"])]:
         light, dark = sorted((luminance(text), luminance(ground)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_a_warning_that_occurs_often_is_printed_once_with_a_count():
+    console = Console(file=io.StringIO(), width=200)
+    show_warnings(console, ["one", "two", "one", "one"])
+    assert console.file.getvalue().splitlines() == ["note: one (3 times)", "note: two"]
+    lines = []
+    context = RunContext("cpu", lines.append)
+    for _ in range(3):
+        context.warn("again")
+    assert (context.warnings, lines) == (["again"], ["note: again"])

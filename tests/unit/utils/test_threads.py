@@ -39,7 +39,7 @@ def test_the_quota_of_older_control_groups_counts(tmp_path):
 
 
 def test_threads_wait_passively_on_a_busy_machine_alone(monkeypatch):
-    """Spinning threads keep the one that they wait for from running: a step took up to 20 times as long."""
+    """Spinning threads keep the one that they wait for from running: a step took up to 19 times as long."""
     assert "OMP_WAIT_POLICY" not in openmp_variables()
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
     assert openmp_variables()["OMP_WAIT_POLICY"] == "PASSIVE"

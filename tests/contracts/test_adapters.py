@@ -191,6 +191,7 @@ def test_merged_for_scoring_it_answers_the_same_and_comes_back_to_the_last_bit(a
     assert torch.equal(scores(model, rows), expected)
 
 
+@pytest.mark.slow
 def test_a_bf16_copy_has_the_adapter_and_leaves_the_model_alone(tiny_folder, rows):
     """On a GPU rows are scored by such a copy; one without the adapter would score as if untrained."""
     from clozify.models.cpu_precision import try_bf16

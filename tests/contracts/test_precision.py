@@ -10,6 +10,7 @@ from clozify.models.cpu_precision import try_bf16
 from clozify.models.task_prompts import compile_task
 
 
+@pytest.mark.slow
 def test_where_bf16_runs_its_scores_agree_with_float32(tiny_folder, tiny, rows):
     """Scores that are far off would label the pile otherwise, at a gain in speed."""
     trial = try_bf16(str(tiny_folder("bert")), 1)

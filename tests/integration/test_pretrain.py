@@ -117,7 +117,10 @@ def stop_at(monkeypatch, where):
         monkeypatch.setattr(Path, "replace", once)
 
 
-@pytest.mark.parametrize("where", ["first step", 4, 6, "placing"])
+SLOW_MOMENTS = [pytest.param(moment, marks=pytest.mark.slow) for moment in ("first step", 6, "placing")]
+
+
+@pytest.mark.parametrize("where", [4, *SLOW_MOMENTS])
 def test_a_stopped_pretraining_goes_on_and_ends_with_the_same_weights(where, go, files, monkeypatch):
     """A resumed training with other masks or another dropout would be a training that nobody can repeat."""
     whole = go("whole")

@@ -80,6 +80,7 @@ def test_table_4_runs_on_the_sample_data_shares_members_and_resumes(run, tmp_pat
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == written
 
 
+@pytest.mark.slow
 def test_a_cell_of_one_table_is_the_same_cell_in_another(run, tmp_path):
     """Table 4's weighted PET is table 1's, and iPET's first generation is PET's members."""
     status, out, err = run("table1", *SAMPLE, "--examples", 28, "--methods", "pet,ipet", "--json")
@@ -120,6 +121,7 @@ def test_pairs_without_training_fill_lines_1_and_2_of_table_1(run):
     assert found["|T| = 0", "unsupervised (max)", "sample"] >= found["|T| = 0", "unsupervised (avg)", "sample"] >= 0
 
 
+@pytest.mark.slow
 def test_searched_words_are_those_that_pet_is_trained_with(run, tmp_path):
     """Table 7's row under AVS would otherwise be PET with the hand-made words once more."""
     status, out, err = run("table8", *SAMPLE, "--examples", 28, "--json")
@@ -164,6 +166,7 @@ def xstance(tmp_path):
     return folder.parent
 
 
+@pytest.mark.slow
 def test_italian_is_the_mean_of_what_the_german_and_the_french_models_reach(run, xstance, tmp_path):
     """The mean of their probabilities, or one model's score, would be another number than the paper's."""
     from clozify.metrics import macro_f1
@@ -195,6 +198,7 @@ def test_italian_is_the_mean_of_what_the_german_and_the_french_models_reach(run,
     assert "quoted (76.8)" in (tmp_path / "out" / "table3.md").read_text()
 
 
+@pytest.mark.slow
 def test_without_italian_rows_the_column_is_not_run_and_the_reason_stands_below(run, xstance, tmp_path):
     rows = [line for line in (xstance / "xstance/test.jsonl").read_text().splitlines() if '"it"' not in line]
     (xstance / "xstance/test.jsonl").write_text("\n".join(rows) + "\n")

@@ -120,6 +120,7 @@ def test_results_of_earlier_inputs_do_not_answer_while_the_run_is_unfinished(run
     assert "started again with other settings" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_an_export_of_an_earlier_classifier_is_named(run, files):
     run()
     clozify.export(files / "run", data=files / "test.csv")
@@ -140,7 +141,9 @@ def damage(path, how):
     )
 
 
-@pytest.mark.parametrize("how", ["cut off", "garbled", "empty"])
+@pytest.mark.parametrize(
+    "how", ["cut off", pytest.param("garbled", marks=pytest.mark.slow), pytest.param("empty", marks=pytest.mark.slow)]
+)
 def test_whatever_is_damaged_in_a_run_is_made_again(run, files, how):
     """Every file of the jobs and of the results, damaged at once: the same command gives the same run."""
     metrics = run()

@@ -43,9 +43,12 @@ def predict(
     """Predict new rows with a finished run."""
     if (data is None) == (not text):
         raise DataError("predict takes rows, either as --data FILE or as --text TEXT; write one of the two.")
-    finished = _load_run(run, method)
+    finished = clozify.load_run(run, method)
     rows = data if data is not None else _text_rows(text or [], finished.task)
     predictions = finished.predict(rows, output, parse_mapping(mapping), with_text)
+    typer.echo(f"Predicted by {finished.description}.", err=True)
+    for note in finished.notes:
+        typer.echo(f"note: {note}", err=True)
     if output is not None:
         typer.echo(f"Predictions for {len(predictions):,} rows are in {output}.")
         return
@@ -56,15 +59,6 @@ def predict(
         probabilities = {name: round(float(value), 6) for name, value in zip(task.labels, scores, strict=True)}
         fields = {field: values[index] for field, values in texts.items()}
         print_json({"id": row_id, **fields, "prediction": label, "probabilities": probabilities}, indent=None)
-
-
-def _load_run(run: str, method: str | None) -> clozify.FinishedRun:
-    """A finished run; prints to stderr which of its models answers."""
-    finished = clozify.load_run(run, method)
-    typer.echo(f"Answers come from {finished.description}.", err=True)
-    for note in finished.notes:
-        typer.echo(f"note: {note}", err=True)
-    return finished
 
 
 def _text_rows(texts: list[str], task: clozify.Task) -> list[dict[str, str]]:
@@ -86,7 +80,8 @@ def evaluate(
     """Evaluate a finished run on labelled rows."""
     from clozify.cli.tables import show_evaluation
 
-    result = _load_run(run, method).evaluate(data, column_mapping=parse_mapping(mapping))
+    result = clozify.load_run(run, method).evaluate(data, column_mapping=parse_mapping(mapping))
+    typer.echo(f"Predicted by {result.model}.", err=True)
     if as_json:
         print_json(result.model_dump())
     else:

@@ -22,7 +22,7 @@ from torch import nn
 from clozify.config.sections import Adapter
 from clozify.errors import ModelError, RecipeError
 from clozify.models.loading import make_readable
-from clozify.utils.checked_files import read_json
+from clozify.utils.checked_files import naming_damaged, read_json
 
 TRAINED = "default"  # peft's default name of an adapter: the one that is trained
 WEIGHTS, SETTINGS, BASE = "adapter_model.safetensors", "adapter_config.json", "base.json"
@@ -142,10 +142,8 @@ def base_of(folder: Path) -> Base | None:
     """The model that the adapter in a folder belongs to; None if the folder holds a full model."""
     if not (folder / SETTINGS).is_file():
         return None
-    try:
+    with naming_damaged(folder / BASE):
         return Base(**read_json(folder / BASE))
-    except (OSError, TypeError) as error:
-        raise ModelError(f"The file '{folder / BASE}' cannot be read: {error}; train the run again.") from error
 
 
 def load_adapter(module: Any, folder: Path, name: str) -> None:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from clozify.config.sections import Adapter
-from clozify.errors import ModelError
+from clozify.errors import ModelError, RunError
 from clozify.models.cloze import load_model
 from clozify.models.lora import Base, base_of, save_adapter
 
@@ -33,7 +33,7 @@ def test_a_damaged_adapter_is_one_sentence_that_names_the_file(name, damage, ada
 def test_a_damaged_reference_to_the_base_model_is_one_sentence(content, adapter):
     assert base_of(adapter) == Base("builtin", "key")
     (adapter / "base.json").write_text(content)
-    with pytest.raises(ModelError, match=r"base\.json' cannot be read"):
+    with pytest.raises(RunError, match=r"base\.json' is damaged"):
         base_of(adapter)
 
 

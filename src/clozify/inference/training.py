@@ -17,7 +17,6 @@ from clozify.pipeline.prepare import TrainInputs
 from clozify.runs.context import no_log
 from clozify.runs.metrics import Metrics
 from clozify.utils.checked_files import read_parquet
-from clozify.utils.threads import threads_within_quota
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,6 +134,5 @@ def train(
         augmented=augmented,
         allow_overlap=allow_overlap,
     )
-    with threads_within_quota(log):
-        metrics, results = pipeline.train(inputs, output, devices, at_once, executor, address, trackers, replace, log)
+    metrics, results = pipeline.train(inputs, output, devices, at_once, executor, address, trackers, replace, log)
     return TrainResult(output, method, metrics, results)

@@ -34,6 +34,7 @@ from clozify.runs.results import check_replaceable, results_prefix, stale_export
 from clozify.runs.stored_folder import open_run
 from clozify.runs.tracking import check_trackers
 from clozify.runs.worker import Worker
+from clozify.utils.threads import threads_within_quota
 
 
 def train(
@@ -55,7 +56,7 @@ def train(
     models_per_device = parse_at_once(at_once)
     device, opened_executor = choose_executor(executor, address, devices, models_per_device)
     plan = prepare(inputs, device)
-    with open_run(output) as folder, log_file(folder, log) as log_both:
+    with open_run(output) as folder, log_file(folder, log) as log_both, threads_within_quota(log_both):
         prefix = results_prefix(folder.path, plan.method)
         if not replace:
             check_replaceable(folder.path / prefix, folder.address, describe_run(plan))

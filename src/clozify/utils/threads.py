@@ -28,10 +28,14 @@ BUSY = 0.25  # of the usable processors in use by other programs
 
 def usable_processors(cgroup: Path = CGROUP) -> int:
     """How many processors this process may use, by its affinity and its control group's quota."""
-    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
-    processors = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    quota = _cpu_quota(cgroup)
+    processors, quota = _processors(), _cpu_quota(cgroup)
     return processors if quota is None else max(1, min(processors, math.ceil(quota)))
+
+
+def _processors() -> int:
+    """The processors of this process's affinity; with hyper-threading, two for each core."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def _cpu_quota(cgroup: Path) -> float | None:
@@ -61,8 +65,10 @@ def openmp_variables() -> dict[str, str]:
     variables = {}
     if is_busy() and not any(name in os.environ for name in WAIT_VARIABLES):
         variables["OMP_WAIT_POLICY"] = "PASSIVE"
-    if not any(name in os.environ for name in NUMBER_VARIABLES):
-        variables["OMP_NUM_THREADS"] = str(usable_processors())
+    usable = usable_processors()
+    # without a quota PyTorch chooses well: a thread for each core, not for each of its hyper-threads
+    if usable < _processors() and not any(name in os.environ for name in NUMBER_VARIABLES):
+        variables["OMP_NUM_THREADS"] = str(usable)
     return variables
 
 

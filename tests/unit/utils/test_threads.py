@@ -49,9 +49,11 @@ def test_threads_wait_passively_on_a_busy_machine_alone(monkeypatch):
 
 def test_the_load_never_changes_the_number_of_threads(monkeypatch):
     """Results depend on it in the last bits: a run resumed at a busy hour would differ."""
-    idle = openmp_variables()["OMP_NUM_THREADS"]
+    assert "OMP_NUM_THREADS" not in openmp_variables()  # PyTorch's own number: one for each core
+    monkeypatch.setattr(threads, "_cpu_quota", lambda cgroup: 1.5)
+    assert openmp_variables()["OMP_NUM_THREADS"] == "2"
     monkeypatch.setattr(os, "getloadavg", lambda: (60.0, 0.0, 0.0))
-    assert openmp_variables()["OMP_NUM_THREADS"] == idle
+    assert openmp_variables()["OMP_NUM_THREADS"] == "2"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert "OMP_NUM_THREADS" not in openmp_variables()
 

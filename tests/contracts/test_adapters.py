@@ -35,14 +35,14 @@ def adapted(folder, settings=LORA, trained=True):
     return model
 
 
-def asked(model, rows):
+def requested(model, rows):
     questions = compile_task(model, rows.task)
     encoded = EncodedRows(questions.patterns[0].template, questions.tokenize(model, rows, 0, len(rows)), 40)
     return questions.patterns[0], encoded
 
 
 def scores(model, rows):
-    question, encoded = asked(model, rows)
+    question, encoded = requested(model, rows)
     with torch.inference_mode():
         return model.label_scores(model.states_at_mask(encoded.batch(np.arange(len(rows)))), question.words[0])
 
@@ -52,7 +52,7 @@ def test_loss_and_gradient_of_a_step_equal_those_through_the_merged_weights(arch
     """A layer left out, a wrong scale or a head that bypasses its adapter trains a slightly other model."""
     model = adapted(tiny_folder(architecture))
     model.model.double()
-    question, encoded = asked(model, rows)
+    question, encoded = requested(model, rows)
     batch, labels = encoded.batch(np.array([0, 2, 3, 4])), np.array([0, 1, 2, 1])
     settings = Finetune(alpha=0.3)
     drawn = encoded.batch(np.array([2, 3, 4, 0, 1, 2, 3, 2, 0, 4, 3, 2]))
@@ -87,9 +87,9 @@ def test_loss_and_gradient_of_a_step_equal_those_through_the_merged_weights(arch
             loss = step.loss({name: torch.from_numpy(array) for name, array in step.arrays().items()})
         loss.backward()
         assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
-        found = {name: p.grad for name, p in model.model.named_parameters() if p.grad is not None}
-        assert found.keys() == {name for name, leaf in leaves.items() if leaf.grad is not None}
-        for name, gradient in found.items():
+        result = {name: p.grad for name, p in model.model.named_parameters() if p.grad is not None}
+        assert result.keys() == {name for name, leaf in leaves.items() if leaf.grad is not None}
+        for name, gradient in result.items():
             assert torch.allclose(gradient, leaves[name].grad, atol=1e-6, rtol=1e-5), (way, name)
     inside = {name for name, part in plain.model.base_model.named_modules() if isinstance(part, nn.Linear)}
     assert {f"{plain.model.base_model_prefix}.{name}" for name in inside} <= set(layers)
@@ -150,7 +150,7 @@ def test_training_changes_the_adapter_and_no_bit_of_the_model(tiny_folder, rows)
 
     model = adapted(tiny_folder("bert"), Adapter(method="lora", dropout=0.1), trained=False)
     before = copy.deepcopy(model.model.state_dict())
-    question, encoded = asked(model, rows)
+    question, encoded = requested(model, rows)
     batch, truth = encoded.batch(np.arange(len(rows))), torch.tensor([0, 1, 2, 0, 1])
     settings = Training(max_steps=3, learning_rate=1e-2, max_grad_norm=1e-3)
     norms = []
@@ -161,8 +161,8 @@ def test_training_changes_the_adapter_and_no_bit_of_the_model(tiny_folder, rows)
     class Clipping(Accelerator):
         def clip_grad_norm_(self, parameters, most):
             parameters = list(parameters)
-            given = super().clip_grad_norm_(parameters, most)
-            norms.append((given, torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()))
+            inputs = super().clip_grad_norm_(parameters, most)
+            norms.append((inputs, torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()))
             assert all(p.requires_grad for p in parameters if p.grad is not None)
 
     train(
@@ -185,9 +185,9 @@ def test_merged_for_scoring_it_answers_the_same_and_comes_back_to_the_last_bit(a
     model = adapted(tiny_folder(architecture))
     expected = scores(model, rows)
     with model.scoring():
-        found = scores(model, rows)
+        result = scores(model, rows)
         assert all(layer.merged for layer in model.encoder.modules() if hasattr(layer, "lora_A"))
-    assert torch.allclose(found, expected, atol=1e-4)
+    assert torch.allclose(result, expected, atol=1e-4)
     assert torch.equal(scores(model, rows), expected)
 
 
@@ -203,8 +203,8 @@ def test_a_bf16_copy_has_the_adapter_and_leaves_the_model_alone(tiny_folder, row
     untrained = scores(load_model(tiny_folder("bert"), "cpu"), rows)
     model.options = GpuOptions(precision="bf16")
     with model.scoring():
-        found = scores(model, rows)
-    assert (found - expected).abs().max() < 0.1 * (untrained - expected).abs().max()
+        result = scores(model, rows)
+    assert (result - expected).abs().max() < 0.1 * (untrained - expected).abs().max()
     assert torch.equal(scores(model, rows), expected)
 
 

@@ -41,9 +41,9 @@ def test_scores_equal_the_full_vocabulary_forward_pass(architecture, tiny, rows)
     model = tiny(architecture)
     questions = compile_task(model, rows.task)
     for max_length in (40, 256):
-        found = np.concatenate([part for _, part in score_rows(model, questions, rows, max_length)], axis=1)
+        result = np.concatenate([part for _, part in score_rows(model, questions, rows, max_length)], axis=1)
         expected = full_forward(model, questions, rows, min(max_length, model.max_length))
-        assert np.abs(found - expected).max() < 1e-4
+        assert np.abs(result - expected).max() < 1e-4
         assert np.ptp(expected, axis=1).min() > 1e-2  # scores that did not depend on the row would prove nothing
 
 

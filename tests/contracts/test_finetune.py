@@ -114,8 +114,8 @@ def test_a_classifier_scores_packed_rows_as_padded_ones(architecture, tiny_folde
     arrays = step.arrays()
     assert len(arrays["input_ids"]) == 1
     with torch.inference_mode():
-        found = step.loss({name: torch.from_numpy(array) for name, array in arrays.items()})
-        assert torch.allclose(found, classifier.scores(batch), atol=1e-5)
+        results = step.loss({name: torch.from_numpy(array) for name, array in arrays.items()})
+        assert torch.allclose(results, classifier.scores(batch), atol=1e-5)
 
 
 class _FromTheHost(TorchDispatchMode):
@@ -126,12 +126,12 @@ class _FromTheHost(TorchDispatchMode):
 
     def __init__(self, monkeypatch):
         super().__init__()
-        self.found = []
+        self.results = []
         make = torch.tensor
 
-        def tensor(*given, **more):  # a device takes what it is made of from the host
-            self.found.append("torch.tensor")
-            return make(*given, **more)
+        def tensor(*arguments, **more):  # a device takes what it is made of from the host
+            self.results.append("torch.tensor")
+            return make(*arguments, **more)
 
         monkeypatch.setattr(torch, "tensor", tensor)
 
@@ -139,7 +139,7 @@ class _FromTheHost(TorchDispatchMode):
         result = operation(*args, **(kwargs or {}))
         touched = [part for part in tree_leaves((args, kwargs, result)) if isinstance(part, torch.Tensor)]
         if len({tensor.device.type for tensor in touched}) > 1 and operation != torch.ops.aten.div.Tensor:
-            self.found.append(str(operation))
+            self.results.append(str(operation))
         return result
 
 
@@ -175,4 +175,4 @@ def test_a_step_that_is_recorded_asks_nothing_of_the_host(architecture, tiny_fol
         step.loss(inputs)  # the first steps are not recorded
         with _FromTheHost(monkeypatch) as host, torch.device("meta"):
             step.loss(inputs).backward()
-        assert host.found == []
+        assert host.results == []

@@ -33,7 +33,7 @@ def states(classifier, batch):
     seen = []
     hooks = [
         module.register_forward_hook(
-            lambda _, given, output: seen.append((given[0], output[0] if isinstance(output, tuple) else output))
+            lambda _, inputs, output: seen.append((inputs[0], output[0] if isinstance(output, tuple) else output))
         )
         for module in layer_list(classifier.model)
     ]
@@ -65,8 +65,8 @@ def test_lambda_one_is_the_plain_forward_pass_and_so_is_a_row_with_itself(archit
     plain, _ = states(classifier, batch)
     for share, order in ((1.0, ORDER), (0.4, torch.arange(3))):
         with mixing(classifier.model, layer, share, order):
-            found, _ = states(classifier, batch)
-        assert torch.allclose(found, plain, atol=1e-5)
+            result, _ = states(classifier, batch)
+        assert torch.allclose(result, plain, atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -12,7 +12,7 @@ from clozify.models.task_prompts import compile_task
 
 @pytest.mark.slow
 def test_where_bf16_runs_its_scores_agree_with_float32(tiny_folder, tiny, rows):
-    """Scores that are far off would label the pile otherwise, at a gain in speed."""
+    """Scores that are far off would label the unlabelled data otherwise, at a gain in speed."""
     trial = try_bf16(str(tiny_folder("bert")), 1)
     if trial.problem:
         pytest.skip(f"bf16 on this CPU: {trial}")
@@ -27,9 +27,9 @@ def test_where_bf16_runs_its_scores_agree_with_float32(tiny_folder, tiny, rows):
     expected = scores()
     model.options = GpuOptions(precision="bf16")
     try:
-        found = scores()
+        result = scores()
     finally:
         model.options = GpuOptions(precision="float32")
-    assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
-    assert not np.array_equal(found, expected)
+    assert np.abs(result - expected).max() < 0.1 * np.abs(expected).max()
+    assert not np.array_equal(result, expected)
     assert np.array_equal(scores(), expected)

@@ -95,12 +95,12 @@ def test_words_that_differ_only_in_case_are_one_token_for_a_lower_casing_model(t
 def test_lists_of_words_may_overlap_with_a_warning_and_are_averaged(tiny):
     tokenizer = tiny("bert").tokenizer
     template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
-    found, _, errors, warnings = verbalize(
+    result, _, errors, warnings = verbalize(
         tokenizer, template, Verbalizer(words={"a": ("good", "great"), "b": ("good", "bad")})
     )
     assert not errors
     assert "stands for the labels 'a' and 'b'" in warnings[0]
-    assert found.mean.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]]
+    assert result.mean.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]]
 
 
 def test_many_words_that_labels_share_are_one_warning_with_a_count(tiny):

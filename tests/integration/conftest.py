@@ -29,13 +29,13 @@ SETTINGS = [
 
 @pytest.fixture
 def files(tmp_path):
-    """A task, ten labelled rows, a pile and test rows, all different."""
+    """A task, ten labelled rows, unlabelled data and test rows, all different."""
     (tmp_path / "task.toml").write_text(TASK)
     words = ["a fine game", "a slow tool", "mail for all", "fonts and more", "the music player", "data base"]
     rows = [(1 + n % 2, f"{words[n % 6]} number {n}") for n in range(100)]
     frame = pd.DataFrame(rows, columns=["label", "text"])
     frame[:10].to_csv(tmp_path / "labeled.csv", index=False)
-    frame[["text"]][10:60].to_csv(tmp_path / "pile.csv", index=False)
+    frame[["text"]][10:60].to_csv(tmp_path / "unlabeled.csv", index=False)
     frame[60:].to_csv(tmp_path / "test.csv", index=False)
     return tmp_path
 
@@ -43,16 +43,16 @@ def files(tmp_path):
 @pytest.fixture
 def run(files, tiny_folder):
     def start(output="run", **changes):
-        given = {
+        inputs = {
             "task": files / "task.toml",
             "labeled": files / "labeled.csv",
-            "unlabeled": files / "pile.csv",
+            "unlabeled": files / "unlabeled.csv",
             "test": files / "test.csv",
             "model": str(tiny_folder("bert")),
             "settings": SETTINGS,
             "replace": True,
         }
-        return train(output=files / output, **(given | changes)).metrics.to_json()
+        return train(output=files / output, **(inputs | changes)).metrics.to_json()
 
     return start
 

@@ -28,13 +28,13 @@ def bytes_of(folder):
 
 def test_members_are_small_and_predict_as_they_scored(run, files):
     """Weights that are saved and loaded otherwise than they scored would show only as a worse classifier."""
-    said = []
+    messages = []
     metrics = run("lora", unlabeled=None, settings=LORA)
     run("full", unlabeled=None)
     members = sorted((files / "lora" / "members").iterdir())
     whole = next((files / "full" / "members").iterdir())
     assert len(members) == 4
-    assert not {place.name for place in members} & {place.name for place in (files / "full" / "members").iterdir()}
+    assert not {path.name for path in members} & {path.name for path in (files / "full" / "members").iterdir()}
     for member in members:
         assert bytes_of(member / "model") < bytes_of(whole / "model") / 10
         assert not list((member / "model").glob("tokenizer*"))
@@ -50,17 +50,17 @@ def test_members_are_small_and_predict_as_they_scored(run, files):
     assert set(base.model.peft_config) == {member.name for member in members}
     for member in members:
         base.use_adapter(member / "model", member.name)
-    resumed = run("lora", unlabeled=None, settings=LORA, log=said.append)
-    assert sum("already done" in line for line in said) == 4
+    resumed = run("lora", unlabeled=None, settings=LORA, log=messages.append)
+    assert sum("already done" in line for line in messages) == 4
     assert resumed["ensemble"] == metrics["ensemble"]
 
 
 def test_other_adapter_settings_are_other_members_and_the_classifier_is_whole(run, files):
     """A key without the adapter would hand one setting's scores out as another's."""
     run("run", settings=LORA)
-    first = {place.name for place in (files / "run" / "members").iterdir()}
+    first = {path.name for path in (files / "run" / "members").iterdir()}
     run("run", settings=[*LORA, "adapter.alpha=3"])
-    assert len({place.name for place in (files / "run" / "members").iterdir()} - first) == 4
+    assert len({path.name for path in (files / "run" / "members").iterdir()} - first) == 4
     assert (files / "run" / "classifier" / "model.safetensors").is_file()
 
 
@@ -70,7 +70,7 @@ def test_every_member_starts_from_the_pretrained_answers_and_its_own_seed(files,
         TrainInputs(
             files / "task.toml",
             files / "labeled.csv",
-            files / "pile.csv",
+            files / "unlabeled.csv",
             model=str(tiny_folder("bert")),
             settings=LORA,
         )
@@ -101,13 +101,13 @@ def test_development_rows_choose_among_adapters_too(run, files, monkeypatch):
     scored, looks = [], []
     score, basic_metrics = scoring.score_data_set, worker.basic_metrics
 
-    def falling(*given):
-        looks.append(given)
-        return basic_metrics(*given).model_copy(update={"accuracy": -len(looks)})
+    def falling(*inputs):
+        looks.append(inputs)
+        return basic_metrics(*inputs).model_copy(update={"accuracy": -len(looks)})
 
     monkeypatch.setattr(worker, "basic_metrics", falling)
     for module in (members, scoring):
-        monkeypatch.setattr(module, "score_data_set", lambda *given: scored.append(score(*given)) or scored[-1])
+        monkeypatch.setattr(module, "score_data_set", lambda *inputs: scored.append(score(*inputs)) or scored[-1])
     run("run", unlabeled=None, dev=files / "test.csv", settings=[*LORA, "dev.every=2", "adapter.learning_rate=0.05"])
     count = len(list((files / "run" / "members").iterdir()))
     assert len(looks) == 3 * count
@@ -132,8 +132,10 @@ def test_a_model_that_was_changed_since_is_not_given_the_old_adapters(run, files
 
 
 def test_without_peft_a_sentence_says_what_to_install(run, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else found(name, *more))
+    result = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "peft" else result(name, *more)
+    )
     with pytest.raises(RecipeError, match=r"pip install 'clozify\[peft\]'"):
         run(settings=LORA)
 
@@ -144,10 +146,10 @@ def test_a_method_without_members_says_that_the_adapter_is_not_used(files):
 
 
 def test_the_command_takes_an_adapter_by_name(files, tiny_folder):
-    given = ["train", str(files / "task.toml"), "--labeled", str(files / "labeled.csv"), "--output", str(files / "r")]
+    inputs = ["train", str(files / "task.toml"), "--labeled", str(files / "labeled.csv"), "--output", str(files / "r")]
     few = [part for setting in SETTINGS for part in ("--set", setting)]
-    wrong = CliRunner().invoke(app, [*given, *few, "--adapter", "lor"])
+    wrong = CliRunner().invoke(app, [*inputs, *few, "--adapter", "lor"])
     assert isinstance(wrong.exception, RecipeError)
     assert "'adapter.method' is 'lor'" in str(wrong.exception)
-    right = CliRunner().invoke(app, [*given, *few, "--model", str(tiny_folder("bert")), "--adapter", "lora", "--plan"])
+    right = CliRunner().invoke(app, [*inputs, *few, "--model", str(tiny_folder("bert")), "--adapter", "lora", "--plan"])
     assert right.exit_code == 0, right.output

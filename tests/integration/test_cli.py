@@ -95,9 +95,9 @@ def test_predictions_join_back_to_the_input_by_the_row_s_id(kind, folder, run):
     (folder / "task.toml").write_text('id = "id"\n' + GOOD_TASK)
     assert run("zero-shot", "task.toml", "--data", "rows.csv", "--output", f"p.{kind}")[0] == 0
     read = {"csv": pd.read_csv, "jsonl": lambda p: pd.read_json(p, lines=True), "parquet": pd.read_parquet}[kind]
-    found = read(folder / f"p.{kind}")
-    assert found["id"].tolist() == ["a", "b", "c"]
-    assert found.columns.tolist() == ["id", "label", "prediction", "probability_neg", "probability_pos"]
+    results = read(folder / f"p.{kind}")
+    assert results["id"].tolist() == ["a", "b", "c"]
+    assert results.columns.tolist() == ["id", "label", "prediction", "probability_neg", "probability_pos"]
 
 
 def test_rows_without_labels_are_shown_with_their_predictions(folder, run):
@@ -192,9 +192,9 @@ def test_check_reports_problems_of_words_and_data_at_once(folder, run):
     (folder / "task.toml").write_text(GOOD_TASK.replace('"terrible"', '"unfathomable"'))
     (folder / "bad.csv").write_text("title\nx\n")
     status, out, _ = run("check", "task.toml", "--data", "bad.csv", "--json")
-    found = json.loads(out)
+    results = json.loads(out)
     assert status == 2
-    assert len(found["problems"]) == 2
+    assert len(results["problems"]) == 2
 
 
 def test_the_same_command_twice_gives_the_same_numbers(folder, run):
@@ -237,13 +237,13 @@ def test_the_installed_command_prints_its_version():
 
 @pytest.mark.slow
 def test_the_demo_trains_every_way_and_ends_in_a_table_and_a_path(tmp_path, run, monkeypatch):
-    import clozify.demo as room
+    import clozify.demo as space
 
     steps = [f"{name}.max_steps=1" for name in ("finetune_without_lm", "distill", "supervised")]
     monkeypatch.setattr(
-        room.demo,
+        space.demo,
         "__defaults__",
-        (room.demo.__defaults__[0], (14, 20, 15), [*steps, "max_seq_length=24", "ipet.enough=20"]),
+        (space.demo.__defaults__[0], (14, 20, 15), [*steps, "max_seq_length=24", "ipet.enough=20"]),
     )
     status, out, err = run("demo", "--output", str(tmp_path / "demo"))
     assert status == 0, err

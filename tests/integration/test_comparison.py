@@ -20,12 +20,11 @@ def command(files, tiny_folder, monkeypatch, capsys):
     from clozify import cli
 
     def start(*words, settings=FEW, code=0):
-        given = (
-            "clozify train task.toml --labeled labeled.csv --unlabeled pile.csv --test test.csv --output run --quiet"
-        )
+        inputs = "clozify train task.toml --labeled labeled.csv --unlabeled unlabeled.csv --test test.csv --quiet"
+        inputs += " --output run"
         monkeypatch.chdir(files)
         more = [word for setting in settings for word in ("--set", setting)]
-        monkeypatch.setattr(sys, "argv", [*given.split(), "--model", str(tiny_folder("bert")), *words, *more])
+        monkeypatch.setattr(sys, "argv", [*inputs.split(), "--model", str(tiny_folder("bert")), *words, *more])
         with pytest.raises(SystemExit) as end:
             cli.main()
         assert (end.value.code or 0) == code
@@ -43,15 +42,15 @@ def test_a_run_from_the_command_line_reports_names_its_augmentation_and_predicts
     assert name in printed
     assert "Augmented text: rewriting 15% of the tokens by the masked language model" in printed
     metrics = json.loads((files / "run" / "metrics.json").read_text())
-    found = metrics[method]
-    assert len(found["accuracy_each"]) == 2
-    assert found["accuracy"] == pytest.approx(np.mean(found["accuracy_each"]))
-    assert (found["unlabeled_rows"], found["versions"], found["steps"]) == (25, 2, 4)  # D halved
-    assert found["augmentation"].startswith("rewriting 15%")
-    assert found.get("layers") == ([2] if method == "mixtext" else None)
+    result = metrics[method]
+    assert len(result["accuracy_each"]) == 2
+    assert result["accuracy"] == pytest.approx(np.mean(result["accuracy_each"]))
+    assert (result["unlabeled_rows"], result["versions"], result["steps"]) == (25, 2, 4)  # D halved
+    assert result["augmentation"].startswith("rewriting 15%")
+    assert result.get("layers") == ([2] if method == "mixtext" else None)
     assert (files / "run" / "classifier" / "model.safetensors").exists()
     again = evaluate(files / "run", files / "test.csv")
-    assert again.accuracy == found["accuracy_each"][0]
+    assert again.accuracy == result["accuracy_each"][0]
 
 
 def test_augmentations_are_made_once_and_a_stopped_run_goes_on_where_it_was(run, files, monkeypatch):
@@ -61,11 +60,11 @@ def test_augmentations_are_made_once_and_a_stopped_run_goes_on_where_it_was(run,
     monkeypatch.setattr(augment, "CHUNK_SIZE", 10)
     rewrite, calls = augment.rewrite, []
 
-    def stops(*given):
+    def stops(*inputs):
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return rewrite(*given)
+        return rewrite(*inputs)
 
     monkeypatch.setattr(augment, "rewrite", stops)
     with pytest.raises(KeyboardInterrupt):
@@ -95,22 +94,22 @@ def test_steps_chosen_on_the_test_set_are_labelled_so(command, files):
     settings = [*FEW, "repetitions=1", "uda.steps_to_try=[2, 5, 3]", "uda.learning_rate=1e-2"]
     printed = command("--method", "uda", settings=settings)
     assert "BEST ON THE TEST SET" in printed
-    found = json.loads((files / "run" / "metrics.json").read_text())["uda"]
-    assert found["chosen"] == "best on the test set"
-    assert list(found["tried"]) == ["2", "5", "3"]
-    assert found["accuracy"] == max(tried["accuracy"] for tried in found["tried"].values())
-    assert found["tried"][str(found["steps"])]["accuracy"] == found["accuracy"]
+    result = json.loads((files / "run" / "metrics.json").read_text())["uda"]
+    assert result["chosen"] == "best on the test set"
+    assert list(result["tried"]) == ["2", "5", "3"]
+    assert result["accuracy"] == max(tried["accuracy"] for tried in result["tried"].values())
+    assert result["tried"][str(result["steps"])]["accuracy"] == result["accuracy"]
     assert len(list((files / "run" / "classifiers").iterdir())) == 3  # each its own training
     placed = files / "run" / "classifier" / "model.safetensors"
     models = (files / "run" / "classifiers").glob("*/model/model.safetensors")
     (kept,) = [path.parent.parent for path in models if path.samefile(placed)]
     accuracy = np.mean(np.load(kept / "test.npy").argmax(axis=-1) == pd.read_csv(files / "test.csv")["label"] - 1)
-    assert accuracy == found["accuracy"]
+    assert accuracy == result["accuracy"]
 
 
 def test_paraphrases_and_translation_models_come_from_the_command_line(command, files, marian):
-    pile = pd.read_csv(files / "pile.csv")
-    pile.assign(text="in other words " + pile["text"]).to_csv(files / "other.csv", index=False)
+    unlabeled = pd.read_csv(files / "unlabeled.csv")
+    unlabeled.assign(text="in other words " + unlabeled["text"]).to_csv(files / "other.csv", index=False)
     assert "paraphrases of the file 'other.csv'" in command("--method", "uda", "--augmented", "other.csv")
     pair = f"augment.backtranslation=[['{marian}', '{marian}']]"
     settings = [*FEW, "augment.method=backtranslation", "augment.share=0.1", "repetitions=1", pair]

@@ -67,7 +67,7 @@ def make_hostile(folder, marker):
 @pytest.mark.parametrize("use", ["predict", "serve", "export", "--student", "--model"])
 def test_no_code_of_a_folder_runs_even_if_standard_input_agrees(use, command, files, classifier, tiny_folder):
     marker = files / "ran"
-    data = ["--labeled", files / "labeled.csv", "--unlabeled", files / "pile.csv", "--output", files / "out"]
+    data = ["--labeled", files / "labeled.csv", "--unlabeled", files / "unlabeled.csv", "--output", files / "out"]
     settings = ["--set", "repetitions=1", "--set", "finetune.max_steps=1", "--set", "max_seq_length=40", "--quiet"]
     if use.startswith("--"):
         hostile = make_hostile(shutil.copytree(tiny_folder("bert"), files / "hostile"), marker)

@@ -61,21 +61,21 @@ def make(tiny_folder):
     """A function that makes an estimator with the tiny model; the supervised baseline is the quickest."""
 
     def estimator(task=TASK, **changes):
-        given = {"model": str(tiny_folder("bert")), "settings": STEPS, "method": "supervised"}
-        return PetClassifier(task, **(given | changes))
+        inputs = {"model": str(tiny_folder("bert")), "settings": STEPS, "method": "supervised"}
+        return PetClassifier(task, **(inputs | changes))
 
     return estimator
 
 
 @pytest.fixture(scope="module")
 def fitted(make):
-    """One that was distilled from a pile, with labels that are numbers."""
+    """One that was distilled from unlabelled data, with labels that are numbers."""
     return make(method="pet", unlabeled=PILE).fit(TEXTS, LABELS)
 
 
 @pytest.fixture(scope="module")
 def ensemble(make):
-    """One without a pile: the members themselves predict."""
+    """One without unlabelled data: the members themselves predict."""
     return make(method="pet").fit(TEXTS, LABELS)
 
 
@@ -87,11 +87,11 @@ def test_the_columns_of_predict_proba_are_those_of_classes_and_classes_are_sorte
     direct = FinishedRun(fitted.run_)
     rows = pd.DataFrame({"text": PILE})
     expected = direct.probabilities(make_rows(extract_columns(rows, TASK, "X"), TASK, "X"))
-    found = fitted.predict_proba(PILE)
+    result = fitted.predict_proba(PILE)
     assert fitted.classes_.tolist() == [1, 2, 3]
-    assert np.array_equal(found, expected[:, [1, 0, 2]])
-    assert np.allclose(found.sum(axis=1), 1)
-    assert np.array_equal(fitted.predict(PILE), fitted.classes_[found.argmax(axis=1)])
+    assert np.array_equal(result, expected[:, [1, 0, 2]])
+    assert np.allclose(result.sum(axis=1), 1)
+    assert np.array_equal(fitted.predict(PILE), fitted.classes_[result.argmax(axis=1)])
 
 
 def test_what_is_learned_is_as_clozify_train_learns_it(make, tmp_path):
@@ -123,10 +123,10 @@ def test_what_is_learned_is_as_clozify_train_learns_it(make, tmp_path):
 )
 def test_predictions_are_of_the_kind_that_y_had(y, classes):
     """Numbers that come back as text never equal the truth: an accuracy of 0."""
-    names, found, places = encode_labels(y, TASK)
-    assert found.tolist() == classes
-    assert [type(value) for value in found.tolist()] == [type(value) for value in classes]
-    by_place = dict(zip(np.array(TASK.labels)[places], found.tolist(), strict=True))
+    names, result, paths = encode_labels(y, TASK)
+    assert result.tolist() == classes
+    assert [type(value) for value in result.tolist()] == [type(value) for value in classes]
+    by_place = dict(zip(np.array(TASK.labels)[paths], result.tolist(), strict=True))
     assert [by_place[name] for name in names] == list(y)
 
 
@@ -150,12 +150,12 @@ def test_score_is_accuracy_and_refuses_other_labels_than_in_fit(fitted):
 
 
 def test_fitting_again_with_the_same_seed_gives_the_same_and_another_seed_something_else(make):
-    def found(seed):
+    def result(seed):
         return make(random_state=seed).fit(TEXTS, LABELS).predict_proba(PILE)
 
-    assert np.array_equal(found(3), found(np.int64(3)))
-    assert not np.array_equal(found(3), found(4))
-    assert np.array_equal(found(np.random.RandomState(1)), found(np.random.RandomState(1)))
+    assert np.array_equal(result(3), result(np.int64(3)))
+    assert not np.array_equal(result(3), result(4))
+    assert np.array_equal(result(np.random.RandomState(1)), result(np.random.RandomState(1)))
 
 
 # What it takes
@@ -246,7 +246,7 @@ def test_numbers_for_labels_that_are_words_are_refused(make):
         make(task).fit(["a", "b"], [1, 2])
 
 
-def test_a_pile_of_labelled_rows_alone_and_a_bad_seed_are_value_errors(make):
+def test_unlabelled_data_of_labelled_rows_alone_and_a_bad_seed_are_value_errors(make):
     with pytest.raises(ValueError, match="No unlabelled row is left"):
         make(method="pet").fit(TEXTS, LABELS, unlabeled=TEXTS)
     with pytest.raises(ValueError, match="unlabeled has 0 rows"):
@@ -255,11 +255,11 @@ def test_a_pile_of_labelled_rows_alone_and_a_bad_seed_are_value_errors(make):
         make(random_state="x").fit(TEXTS, LABELS)
 
 
-def test_the_pile_may_be_given_to_fit_or_to_the_constructor_as_rows_or_as_a_file(make, fitted, tmp_path):
-    pd.DataFrame({"text": PILE}).to_csv(tmp_path / "pile.csv", index=False)
+def test_the_unlabelled_data_may_be_given_to_fit_or_to_the_constructor_as_rows_or_as_a_file(make, fitted, tmp_path):
+    pd.DataFrame({"text": PILE}).to_csv(tmp_path / "unlabeled.csv", index=False)
     expected = fitted.predict_proba(TEXTS)
-    for given, late in ((None, pd.Series(PILE)), (["another"], PILE), (tmp_path / "pile.csv", None)):
-        estimator = make(method="pet", unlabeled=given).fit(TEXTS, LABELS, unlabeled=late)
+    for inputs, late in ((None, pd.Series(PILE)), (["another"], PILE), (tmp_path / "unlabeled.csv", None)):
+        estimator = make(method="pet", unlabeled=inputs).fit(TEXTS, LABELS, unlabeled=late)
         assert np.array_equal(estimator.predict_proba(TEXTS), expected)
     assert fitted.metrics_.rows == {"labeled": 12, "unlabeled": 8}
 
@@ -267,21 +267,21 @@ def test_the_pile_may_be_given_to_fit_or_to_the_constructor_as_rows_or_as_a_file
 # What scikit-learn's tools do with it
 
 
-def test_cross_validation_scores_every_fold_and_leaves_the_pile_whole(make):
+def test_cross_validation_scores_every_fold_and_leaves_the_unlabelled_data_whole(make):
     """cross_val_score slices what fit is handed, and hides errors as nan."""
-    pile = [f"{text} too" for text in TEXTS]  # as many as there are labelled rows
-    estimator = make(method="pet", unlabeled=pile)
-    found = cross_validate(estimator, TEXTS, LABELS, cv=2, return_estimator=True)
-    assert np.isfinite(found["test_score"]).all()
-    assert [fold.metrics_.rows for fold in found["estimator"]] == [{"labeled": 6, "unlabeled": 12}] * 2
+    unlabeled_rows = [f"{text} too" for text in TEXTS]  # as many as there are labelled rows
+    estimator = make(method="pet", unlabeled=unlabeled_rows)
+    result = cross_validate(estimator, TEXTS, LABELS, cv=2, return_estimator=True)
+    assert np.isfinite(result["test_score"]).all()
+    assert [fold.metrics_.rows for fold in result["estimator"]] == [{"labeled": 6, "unlabeled": 12}] * 2
 
 
 def test_scorers_that_read_probabilities_read_them_in_the_right_order(make):
     scores = cross_val_score(make(), TEXTS, LABELS, cv=2, scoring="neg_log_loss", error_score="raise")
     for (rest, test), score in zip(StratifiedKFold(2).split(TEXTS, LABELS), scores, strict=True):
         estimator = make().fit([TEXTS[n] for n in rest], [LABELS[n] for n in rest])
-        found = pd.DataFrame(estimator.predict_proba([TEXTS[n] for n in test]), columns=estimator.classes_)
-        assert np.mean([np.log(found.loc[i, LABELS[n]]) for i, n in enumerate(test)]) == pytest.approx(score)
+        result = pd.DataFrame(estimator.predict_proba([TEXTS[n] for n in test]), columns=estimator.classes_)
+        assert np.mean([np.log(result.loc[i, LABELS[n]]) for i, n in enumerate(test)]) == pytest.approx(score)
 
 
 def test_where_scikit_learn_numbers_the_labels_aliases_say_what_the_numbers_mean(make):
@@ -291,8 +291,8 @@ def test_where_scikit_learn_numbers_the_labels_aliases_say_what_the_numbers_mean
     words = dict(zip("abc", [("bad",), ("okay",), ("great",)], strict=True))
     verbalizer = TASK.verbalizers[0].model_copy(update={"words": words})
     task = TASK.model_copy(update={"verbalizers": [verbalizer], "aliases": [["0", "1", "2"]]})
-    found = cross_val_predict(make(task), TEXTS, ["abc"[label - 1] for label in LABELS], cv=2, method="predict_proba")
-    assert found.shape == (12, 3)
+    result = cross_val_predict(make(task), TEXTS, ["abc"[label - 1] for label in LABELS], cv=2, method="predict_proba")
+    assert result.shape == (12, 3)
 
 
 def test_a_grid_is_searched_over_settings_and_the_best_is_fitted(make):
@@ -307,7 +307,7 @@ def test_it_can_be_calibrated(make):
     assert calibrated.predict_proba(TEXTS).shape == (12, 3)
 
 
-def test_it_ends_a_pipeline_which_hands_on_the_pile(make):
+def test_it_ends_a_pipeline_which_hands_on_the_unlabelled_data(make):
     lower = FunctionTransformer(lambda texts: [text.lower() for text in texts])
     pipeline = Pipeline([("lower", lower), ("pet", make(method="pet"))])
     pipeline.fit([text.upper() for text in TEXTS], LABELS, pet__unlabeled=PILE)
@@ -411,9 +411,9 @@ def test_a_loaded_estimator_can_be_fitted_again_also_with_a_recipe_of_its_own(ma
 
 def test_saving_over_something_else_is_refused(fitted, tmp_path):
     (tmp_path / "thesis.txt").write_text("do not lose")
-    for place in (tmp_path, tmp_path / "thesis.txt"):
+    for folder in (tmp_path, tmp_path / "thesis.txt"):
         with pytest.raises(RunError, match="holds no estimator; name a new or an empty folder"):
-            fitted.save(place)
+            fitted.save(folder)
     assert (tmp_path / "thesis.txt").read_text() == "do not lose"
     with pytest.raises(RunError, match="holds no estimator; name one that save wrote"):
         PetClassifier.load(tmp_path)

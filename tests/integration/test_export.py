@@ -29,8 +29,8 @@ def folder(tiny_folder, tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported(folder):
     """Written once, by the function behind the command."""
-    found = export(folder / "classifier", folder / "onnx", data=folder / "rows.csv")
-    return folder / "onnx", found
+    result = export(folder / "classifier", folder / "onnx", data=folder / "rows.csv")
+    return folder / "onnx", result
 
 
 @pytest.fixture
@@ -47,17 +47,17 @@ def written(exported, monkeypatch):
 
 def test_an_export_answers_as_the_classifier_does(exported, folder):
     """Rows of other numbers and lengths than the graph was made with must do as well."""
-    place, found = exported
-    assert found.agreement == 1
-    assert found.largest_difference < 1e-5
-    assert json.loads((place / "export.json").read_text()) == found.to_json()
+    run_path, result = exported
+    assert result.agreement == 1
+    assert result.largest_difference < 1e-5
+    assert json.loads((run_path / "export.json").read_text()) == result.to_json()
     for rows in (ROWS, "text\nx\n", "text\n" + "utility for data. " * 30 + "\n"):
         (folder / "other.csv").write_text(rows)
         before = predict(folder / "classifier", folder / "other.csv").probabilities
-        after = predict(place, folder / "other.csv").probabilities
+        after = predict(run_path, folder / "other.csv").probabilities
         assert np.allclose(before, after, atol=1e-5)
-    both = [evaluate(where, folder / "rows.csv").accuracy for where in (folder / "classifier", place)]
-    assert both[0] == both[1] == found.accuracy.onnx
+    both = [evaluate(where, folder / "rows.csv").accuracy for where in (folder / "classifier", run_path)]
+    assert both[0] == both[1] == result.accuracy.onnx
 
 
 def test_an_export_holds_all_that_it_needs_and_no_weights_of_pytorch(exported):
@@ -68,16 +68,16 @@ def test_an_export_holds_all_that_it_needs_and_no_weights_of_pytorch(exported):
 
 def test_the_graph_takes_any_number_of_rows_of_any_length(exported):
     model = ServedModel(exported[0])._classifier.model
-    assert [given.shape for given in model.session.get_inputs()] == [["batch", "sequence"]] * 3
+    assert [arguments.shape for arguments in model.session.get_inputs()] == [["batch", "sequence"]] * 3
 
 
 def test_an_export_is_served(exported, folder):
     with running(ServedModel(exported[0])) as server:
-        found = post(server.port, {"text": "game number 3"})[1]["predictions"][0]
+        result = post(server.port, {"text": "game number 3"})[1]["predictions"][0]
         assert post(server.port, path="/health")[1]["model"] == "a classifier in ONNX"
     (folder / "one.csv").write_text("text\ngame number 3\n")
     right = predict(folder / "classifier", folder / "one.csv").probabilities
-    assert list(found["probabilities"].values()) == pytest.approx(right[0].tolist(), abs=1e-5)
+    assert list(result["probabilities"].values()) == pytest.approx(right[0].tolist(), abs=1e-5)
 
 
 def test_eight_bits_are_smaller_and_their_agreement_is_reported(written, folder, monkeypatch, capsys):
@@ -88,9 +88,9 @@ def test_eight_bits_are_smaller_and_their_agreement_is_reported(written, folder,
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert not end.value.code
-    found = json.loads(capsys.readouterr().out)
-    assert 0.5 <= found["agreement"] <= 1
-    assert 0 < found["largest_difference"] < 0.2
+    result = json.loads(capsys.readouterr().out)
+    assert 0.5 <= result["agreement"] <= 1
+    assert 0 < result["largest_difference"] < 0.2
     small = folder / "classifier" / "onnx-int8" / "model.onnx"
     assert small.stat().st_size < 0.8 * (folder / "onnx" / "model.onnx").stat().st_size
 
@@ -157,8 +157,8 @@ def test_an_export_that_answers_otherwise_is_refused_and_nothing_is_left(written
     """A graph that is quietly wrong is worse than none."""
     honest = module.compare
 
-    def off(*given):
-        return honest(*given).model_copy(update={"agreement": 0.9})
+    def off(*arguments):
+        return honest(*arguments).model_copy(update={"agreement": 0.9})
 
     monkeypatch.setattr(module, "compare", off)
     for int8 in (False, True):

@@ -39,8 +39,8 @@ def files(tmp_path, monkeypatch):
 @pytest.fixture
 def find(files, tiny):
     def search(model="bert", settings=(), **more):
-        given = {"task": "task.toml", "labeled": "labeled.csv", "model": tiny(model), "settings": [*QUICK, *settings]}
-        return find_words(**(given | more))
+        inputs = {"task": "task.toml", "labeled": "labeled.csv", "model": tiny(model), "settings": [*QUICK, *settings]}
+        return find_words(**(inputs | more))
 
     return search
 
@@ -97,25 +97,25 @@ def test_the_same_seed_finds_the_same_words(find):
     assert find(settings=["seed=7"])[1].labels != first.labels
 
 
-def test_candidates_are_the_most_frequent_words_of_the_pile(find, files):
+def test_candidates_are_the_most_frequent_words_of_the_unlabelled_data(find, files):
     """Rare words that happen to fit a handful of rows would crowd out those that people use."""
-    (files / "pile.csv").write_text("text\n" + "good good good right right wrong\n" * 5 + "it was all\n")
-    task, report = find(unlabeled="pile.csv", settings=["words.candidates=3"])
-    found = {word for words in task.verbalizers[0].words.values() for word in words}
+    (files / "unlabeled.csv").write_text("text\n" + "good good good right right wrong\n" * 5 + "it was all\n")
+    task, report = find(unlabeled="unlabeled.csv", settings=["words.candidates=3"])
+    result = {word for words in task.verbalizers[0].words.values() for word in words}
     assert report.candidates == 3
-    assert found <= {"good", "right", "wrong"}
+    assert result <= {"good", "right", "wrong"}
     assert not any("vocabulary" in warning for warning in report.warnings)
 
 
-def test_it_is_said_where_candidates_come_from_without_a_pile(find):
+def test_it_is_said_where_candidates_come_from_without_unlabelled_data(find):
     assert any("since there are no unlabelled ones" in warning for warning in find()[1].warnings)
 
 
 def test_only_allowed_words_are_found_and_split_ones_are_named(find, files):
     (files / "words.txt").write_text("terrible good\ngreat Good\nxylophonists wrong\n")
     task, report = find(allowed_words="words.txt", settings=["words.m=2"])
-    found = {word for words in task.verbalizers[0].words.values() for word in words}
-    assert found <= {"terrible", "good", "great", "wrong"}
+    result = {word for words in task.verbalizers[0].words.values() for word in words}
+    assert result <= {"terrible", "good", "great", "wrong"}
     assert report.candidates == 4  # this model reads Good as good
     assert any("'xylophonists'" in warning for warning in report.warnings)
 

@@ -20,21 +20,21 @@ IPET = [*SETTINGS, "ipet.d=2", "ipet.enough=35"]  # 10, 20, 40 rows
 
 def test_generations_grow_by_d_and_each_is_told(run):
     metrics = run(method="ipet", settings=IPET)
-    assert [told["generation"] for told in metrics["generations"]] == [0, 1, 2]
-    assert [told["training_rows"] for told in metrics["generations"]] == [10, 20, 40]
+    assert [messages["generation"] for messages in metrics["generations"]] == [0, 1, 2]
+    assert [messages["training_rows"] for messages in metrics["generations"]] == [10, 20, 40]
     assert metrics["generations"][2]["accuracy"] == np.mean([m["accuracy"] for m in metrics["members"]["each"]])
-    for told in metrics["generations"][1:]:
-        assert 0 <= told["agreement"] <= 1
-        assert 0 < told["certainty_of_drawn"] <= 1
-        assert told["drawn"]["1"] == told["drawn"]["2"]  # the ratio of T
-        assert 0 <= told["min"] <= told["accuracy"] <= told["max"] <= 1
+    for messages in metrics["generations"][1:]:
+        assert 0 <= messages["agreement"] <= 1
+        assert 0 < messages["certainty_of_drawn"] <= 1
+        assert messages["drawn"]["1"] == messages["drawn"]["2"]  # the ratio of T
+        assert 0 <= messages["min"] <= messages["accuracy"] <= messages["max"] <= 1
     assert {"members", "ensemble", "classifier"} <= set(metrics)
 
 
 def test_without_labelled_rows_the_untrained_pairs_are_the_first_generation(run, files):
     settings = [*SETTINGS, "ipet.d=2", "ipet.generations=2", "ipet.zero_shot_examples=5"]
     metrics = run(method="ipet", labeled=None, settings=settings)
-    assert [told["training_rows"] for told in metrics["generations"]] == [0, 5, 10]
+    assert [messages["training_rows"] for messages in metrics["generations"]] == [0, 5, 10]
     assert metrics["generations"][1]["drawn"] == {"1": 3.0, "2": 2.0}
     weights = {member["weight"] for member in json.loads((files / "run" / "ensemble.json").read_text())["weights"]}
     assert weights == {1.0}
@@ -78,7 +78,7 @@ def test_one_pattern_with_one_seed_teaches_itself(run, files):
     assert len(metrics["generations"]) == 3
 
 
-def test_a_pile_that_is_too_small_caps_the_sets_and_says_so(run):
+def test_unlabelled_data_that_is_too_small_caps_the_sets_and_says_so(run):
     metrics = run(method="ipet", settings=[*SETTINGS, "ipet.generations=2"])  # 250 rows wanted, 50 there
     assert metrics["generations"][-1]["training_rows"] == 60
     assert any("too few for generation 2" in warning for warning in metrics["warnings"])
@@ -86,7 +86,7 @@ def test_a_pile_that_is_too_small_caps_the_sets_and_says_so(run):
 
 def test_skipped_generations_let_the_first_label_for_the_last(run):
     metrics = run(method="ipet", settings=[*IPET, "ipet.skip_generations=true", "ipet.enough=80"])
-    assert [told["generation"] for told in metrics["generations"]] == [0, 1, 3]
+    assert [messages["generation"] for messages in metrics["generations"]] == [0, 1, 3]
 
 
 def test_without_distillation_the_last_generation_is_the_result(run, files):
@@ -108,7 +108,7 @@ def test_what_ipet_needs_is_said_before_anything_is_spent(run, files):
 @pytest.mark.slow
 def test_a_generation_that_was_killed_goes_on_with_the_same_draws(run, files, tiny_folder):
     run("whole", method="ipet", settings=IPET)
-    command = "-m clozify train task.toml --labeled labeled.csv --unlabeled pile.csv --test test.csv --method ipet"
+    command = "-m clozify train task.toml --labeled labeled.csv --unlabeled unlabeled.csv --test test.csv --method ipet"
     command += f" --output killed --model {tiny_folder('bert')}" + "".join(f" --set {setting}" for setting in IPET)
     killed = files / "killed"
     process = subprocess.Popen([sys.executable, *command.split()], cwd=files, stderr=subprocess.DEVNULL)

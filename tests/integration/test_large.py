@@ -1,4 +1,4 @@
-"""A pile that is taken for large: on the disk instead of in memory, and nothing else is different."""
+"""Unlabelled data that is taken for large: on the disk instead of in memory, and nothing else is different."""
 
 import threading
 
@@ -9,7 +9,7 @@ import pytest
 
 from clozify.errors import TrainingError
 from clozify.pipeline import soft_labels as softlabels
-from clozify.pipeline import token_cache as pile
+from clozify.pipeline import token_cache as unlabeled_rows
 from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.prompts.encode import FieldInContext
 from clozify.runs.context import RunContext
@@ -26,14 +26,14 @@ IPET = [*SETTINGS, "ipet.generations=1", "ipet.d=2"]
 @pytest.fixture
 def large(monkeypatch):
     """Every set of rows is large, and labels are written a few rows at a time."""
-    monkeypatch.setattr(pile, "IN_MEMORY", 0)
+    monkeypatch.setattr(unlabeled_rows, "IN_MEMORY", 0)
     monkeypatch.setattr(softlabels, "ROW_GROUP", 16)
 
 
-def test_a_pile_on_the_disk_gives_the_same_run_to_the_bit(run, files, monkeypatch):
+def test_unlabelled_data_on_the_disk_gives_the_same_run_to_the_bit(run, files, monkeypatch):
     """A row that slipped by one would get another row's label, and every number would still look right."""
     small = run("small", method="ipet", settings=IPET)
-    monkeypatch.setattr(pile, "IN_MEMORY", 0)
+    monkeypatch.setattr(unlabeled_rows, "IN_MEMORY", 0)
     monkeypatch.setattr(softlabels, "ROW_GROUP", 16)
     assert run("large", method="ipet", settings=IPET) == small
     one, other = scores(files / "small"), scores(files / "large")
@@ -47,8 +47,8 @@ def test_a_pile_on_the_disk_gives_the_same_run_to_the_bit(run, files, monkeypatc
 @pytest.mark.usefixtures("large")
 def test_a_run_that_is_done_keeps_no_tokens_and_one_that_was_stopped_finds_them_again(run, files, monkeypatch):
     written = []
-    write = pile._write
-    monkeypatch.setattr(pile, "_write", lambda *args: (written.append(args[2]), write(*args)))
+    write = unlabeled_rows._write
+    monkeypatch.setattr(unlabeled_rows, "_write", lambda *args: (written.append(args[2]), write(*args)))
     with pytest.raises(TrainingError, match="lower the learning rate"):
         run(settings=[*SETTINGS, "distill.learning_rate=1e30", "distill.max_steps=30"])
     assert list((files / "run" / "tokens").glob("*/ids.npy"))
@@ -65,19 +65,22 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
     """Two that write the same file at a time leave a file of neither."""
     plan = prepare(
         TrainInputs(
-            files / "task.toml", files / "labeled.csv", unlabeled=files / "pile.csv", model=str(tiny_folder("bert"))
+            files / "task.toml",
+            files / "labeled.csv",
+            unlabeled=files / "unlabeled.csv",
+            model=str(tiny_folder("bert")),
         )
     )
     written = []
-    write = pile._write
-    monkeypatch.setattr(pile, "_write", lambda *args: (written.append(args[2]), write(*args)))
+    write = unlabeled_rows._write
+    monkeypatch.setattr(unlabeled_rows, "_write", lambda *args: (written.append(args[2]), write(*args)))
     with RunFolder(files / "run") as folder:
         worker = Worker(plan, folder, RunContext("cpu"))
         columns: list[FieldInContext] = worker.prompts.fields
-        found = []
+        result = []
 
         def compile_task() -> None:
-            found.append(pile.unlabeled_tokens_on_disk(worker, worker.model.tokenizer, plan.model, columns))
+            result.append(unlabeled_rows.unlabeled_tokens_on_disk(worker, worker.model.tokenizer, plan.model, columns))
 
         threads = [threading.Thread(target=compile_task) for _ in range(4)]
         for thread in threads:
@@ -86,8 +89,8 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
             thread.join()
     assert len(written) == len(columns)
     expected = worker.prompts.tokenize(worker.model, plan.unlabeled, 0, len(plan.unlabeled))
-    assert len(found) == 4
-    for of_one in found:
+    assert len(result) == 4
+    for of_one in result:
         for column, ragged in expected.items():
             assert np.array_equal(of_one[column].ids, ragged.ids)
             assert np.array_equal(of_one[column].offsets, ragged.offsets)
@@ -99,8 +102,8 @@ def test_scores_in_half_the_bits_are_members_of_their_own(run, files):
     whole = {path.parent.name: open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
     run(settings=[*SETTINGS, "scores_dtype=float16"])
     every = {path.parent.name: open_npy(path) for path in (files / "run" / "members").glob("*/unlabeled.npy")}
-    half = [found for key, found in sorted(every.items()) if key not in whole]
-    assert {found.dtype.name for found in half} == {"float16"}
+    half = [result for key, result in sorted(every.items()) if key not in whole]
+    assert {result.dtype.name for result in half} == {"float16"}
     assert len(half) == len(whole)
     for one in half:
         assert min(np.abs(one.astype(np.float32) - other).max() for other in whole.values()) < 0.01

@@ -40,7 +40,14 @@ def launch(files, model, output, settings, *options) -> subprocess.Popen[str]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     command += ["--num_machines", "1", "--main_process_port", port, "-m", "clozify", "train", files / "task.toml"]
-    command += ["--labeled", files / "labeled.csv", "--test", files / "test.csv", "--unlabeled", files / "pile.csv"]
+    command += [
+        "--labeled",
+        files / "labeled.csv",
+        "--test",
+        files / "test.csv",
+        "--unlabeled",
+        files / "unlabeled.csv",
+    ]
     command += ["--model", model, "--output", output, "--devices", "cpu", "--json", "--quiet", *options]
     command += [word for setting in settings for word in ("--set", setting)]
     path = os.pathsep.join([str(Path(clozify.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -99,11 +106,11 @@ def test_two_processes_of_the_launcher_leave_the_same_run_as_one(run, files, sti
         assert len(theirs) == len(list((files / "alone" / kind).glob("*/test.npy")))
     labels = [np.load(file) for file in sorted((files / "both" / "classifiers").glob("*/test.npy"))]
     before = [np.load(file) for file in sorted((files / "alone" / "classifiers").glob("*/test.npy"))]
-    near = [min(np.abs(found - kept).max() for kept in before) for found in labels]  # keys hash the soft labels
+    near = [min(np.abs(result - kept).max() for kept in before) for result in labels]  # keys hash the soft labels
     assert max(near) < 1e-4
     courses = [
-        sorted(json.loads(file.read_text())["loss"] for file in (files / place / "members").glob("*/member.json"))
-        for place in ("alone", "both")
+        sorted(json.loads(file.read_text())["loss"] for file in (files / run_path / "members").glob("*/member.json"))
+        for run_path in ("alone", "both")
     ]
     np.testing.assert_allclose(courses[0], courses[1], atol=1e-4)
     assert (files / "both" / "classifier" / "model.safetensors").exists()

@@ -30,11 +30,11 @@ def _one_thread():
 
 @pytest.fixture
 def go(files, tiny_folder):
-    """A function that pretrains a tiny model on the pile of fifty short texts, with a checkpoint every two steps."""
+    """A function that pretrains a tiny model on fifty short texts, with a checkpoint every two steps."""
 
     def start(output="model", kind="bert", **changes):
-        given = {"data": files / "pile.csv", "model": tiny_folder(kind), "settings": SETTINGS, "save_every": 2}
-        return pretrain(output=files / output, **(given | changes))
+        inputs = {"data": files / "unlabeled.csv", "model": tiny_folder(kind), "settings": SETTINGS, "save_every": 2}
+        return pretrain(output=files / output, **(inputs | changes))
 
     return start
 
@@ -54,7 +54,7 @@ def test_the_result_is_a_model_folder_with_its_head_and_nothing_pickled(kind, go
     lines = []
     tiny_folder(kind)
     capfd.readouterr()  # what the libraries print when the model to start from is made
-    found = go(kind=kind, log=lines.append)
+    result = go(kind=kind, log=lines.append)
     folder = files / "model"
     assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
     model, before = load_model(folder), load_model(tiny_folder(kind))
@@ -62,20 +62,20 @@ def test_the_result_is_a_model_folder_with_its_head_and_nothing_pickled(kind, go
     assert model.model.get_output_embeddings().weight.data_ptr() == embeddings.data_ptr()  # still tied
     assert not torch.equal(embeddings, before.model.get_input_embeddings().weight)
     assert model.tokenizer.encode("a fine game") == before.tokenizer.encode("a fine game")
-    assert found.steps == 6
-    assert found.held_out == 1 + found.blocks // 40
-    assert json.loads((folder / "pretrain.json").read_text()) == found.model_dump(mode="json")
+    assert result.steps == 6
+    assert result.held_out == 1 + result.blocks // 40
+    assert json.loads((folder / "pretrain.json").read_text()) == result.model_dump(mode="json")
     assert any("before training" in line for line in lines)
     assert any("after training" in line for line in lines)
     assert capfd.readouterr() == ("", "")  # no chatter of the libraries'
 
 
-def test_a_pile_that_is_learned_is_predicted_better(go, files):
-    pile = pd.read_csv(files / "pile.csv")
-    pd.concat([pile] * 40).to_csv(files / "long.csv", index=False)  # so that enough of it is held out to tell
-    found = go(data=files / "long.csv", settings=[*SETTINGS[1:], "pretrain.max_steps=40"], save_every=1000)
-    assert found.held_out > 20
-    assert found.after < found.before - 0.2
+def test_unlabelled_data_that_is_learned_is_predicted_better(go, files):
+    unlabeled_rows = pd.read_csv(files / "unlabeled.csv")
+    pd.concat([unlabeled_rows] * 40).to_csv(files / "long.csv", index=False)  # so that enough of it is held out to tell
+    result = go(data=files / "long.csv", settings=[*SETTINGS[1:], "pretrain.max_steps=40"], save_every=1000)
+    assert result.held_out > 20
+    assert result.after < result.before - 0.2
 
 
 def test_nothing_is_written_but_to_the_output(go, files, tmp_path_factory, monkeypatch):
@@ -133,11 +133,11 @@ def test_a_stopped_pretraining_goes_on_and_ends_with_the_same_weights(where, go,
     if where == 4:  # a checkpoint that a kill left half-written
         (files / "model" / "work" / "checkpoints" / "checkpoint-6").mkdir()
     lines = []
-    found = go(log=lines.append)
+    result = go(log=lines.append)
     assert any("resumes at step" in line for line in lines) == isinstance(where, int)
     assert same_weights(files / "whole", files / "model")
-    assert (found.before, found.after) == (whole.before, whole.after)
-    assert [at for at, _ in found.course] == [at for at, _ in whole.course]
+    assert (result.before, result.after) == (whole.before, whole.after)
+    assert [at for at, _ in result.course] == [at for at, _ in whole.course]
     assert names(files / "model") == names(files / "whole")
 
 
@@ -160,7 +160,7 @@ def test_a_folder_with_something_else_is_refused(go, files, monkeypatch):
     with pytest.raises(RunError, match="holds 'letter.txt'"):
         go("own")
     with pytest.raises(RunError, match="that is a file"):
-        go("pile.csv")
+        go("unlabeled.csv")
     stop_at(monkeypatch, 4)
     with pytest.raises(StoppedError):
         go("half")
@@ -231,8 +231,8 @@ def test_texts_that_are_all_empty_are_too_few(go, files):
 def test_long_blocks_are_cut_to_what_the_model_reads(go):
     """Positions that the model does not have would end in an error of the library's."""
     lines = []
-    found = go(kind="roberta", settings=[SETTINGS[0]], log=lines.append)
-    assert found.block_size == 64
+    result = go(kind="roberta", settings=[SETTINGS[0]], log=lines.append)
+    assert result.block_size == 64
     assert lines[0].startswith("note: the model reads 64 tokens at most")
 
 

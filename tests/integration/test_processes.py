@@ -210,11 +210,11 @@ def test_an_error_that_the_user_can_correct_is_raised_at_once(worker):
 def test_the_workers_end_when_the_main_process_is_killed(files, tiny_folder):
     """They would go on writing to a folder that a new process may have locked."""
     code = (
-        "import sys; from clozify import train; task, labeled, pile, model, output = sys.argv[1:]; "
-        "train(task, labeled, output, at_once=2, unlabeled=pile, model=model, settings=['finetune.max_steps=9999'])"
+        "import sys; from clozify import train; task, labeled, rows, model, output = sys.argv[1:]; "
+        "train(task, labeled, output, at_once=2, unlabeled=rows, model=model, settings=['finetune.max_steps=9999'])"
     )
-    given = [files / "task.toml", files / "labeled.csv", files / "pile.csv", tiny_folder("bert"), files / "run"]
-    process = subprocess.Popen([sys.executable, "-c", code, *map(str, given)])
+    inputs = [files / "task.toml", files / "labeled.csv", files / "unlabeled.csv", tiny_folder("bert"), files / "run"]
+    process = subprocess.Popen([sys.executable, "-c", code, *map(str, inputs)])
     helpers: list[psutil.Process] = []
     until = time.monotonic() + 100
     while len(helpers) < 2 and time.monotonic() < until:
@@ -234,7 +234,7 @@ def test_trackers_log_the_losses_of_workers(run, files):
 
     run(at_once=2, method="supervised", unlabeled=None, trackers=["tensorboard"])
     events = {path.parent for path in (files / "run" / "trackers").rglob("events.out.tfevents.*")}
-    tags = [tag for place in events for tag in EventAccumulator(str(place)).Reload().Tags()["scalars"]]
+    tags = [tag for run_path in events for tag in EventAccumulator(str(run_path)).Reload().Tags()["scalars"]]
     assert len([tag for tag in tags if tag.endswith("/loss")]) == 2  # one a training
 
 
@@ -269,9 +269,17 @@ def main(monkeypatch, files, *more):
 
     from clozify import cli
 
-    given = ["clozify", "train", files / "task.toml", "--labeled", files / "labeled.csv", "--output", files / "planned"]
+    inputs = [
+        "clozify",
+        "train",
+        files / "task.toml",
+        "--labeled",
+        files / "labeled.csv",
+        "--output",
+        files / "planned",
+    ]
     printed = io.StringIO()
-    monkeypatch.setattr(sys, "argv", [*map(str, given), "--json", *map(str, more)])
+    monkeypatch.setattr(sys, "argv", [*map(str, inputs), "--json", *map(str, more)])
     with redirect_stdout(printed), pytest.raises(SystemExit):
         cli.main()
     return json.loads(printed.getvalue())

@@ -18,7 +18,7 @@ from clozify.errors import ClozifyError, RunError
 from clozify.executors.ray import RayExecutor, WorkerActor
 from tests.integration.conftest import SETTINGS
 from tests.integration.test_processes import DyingJob, KilledJob, RefusedJob, one_thread, run_all  # noqa: F401
-from tests.integration.test_shards import large_pile, once_trained, run_to
+from tests.integration.test_shards import large_unlabeled_data, once_trained, run_to
 from tests.integration.test_train import scores
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'clozify[ray]'")
@@ -63,12 +63,12 @@ def bucket(cluster, store_port):
 
 def at_work() -> list[psutil.Process]:
     """The workers that run a job now: Ray writes it into the process's title."""
-    found = []
+    results = []
     for process in psutil.Process().children(recursive=True):  # Ray's own processes are ours
         with suppress(psutil.NoSuchProcess, IndexError):
             if process.cmdline()[0].startswith("ray::WorkerActor.run"):
-                found.append(process)
-    return found
+                results.append(process)
+    return results
 
 
 def test_a_worker_that_is_killed_is_replaced_and_leaves_no_half_a_job(worker):
@@ -111,7 +111,7 @@ def test_a_cluster_leaves_the_same_run_as_one_process_though_a_worker_is_killed(
 
 
 @pytest.mark.slow
-def test_a_large_pile_is_labelled_in_shards_and_one_whose_worker_is_killed_is_done_again_alone(run, files):
+def test_large_unlabelled_data_is_labelled_in_shards_and_one_whose_worker_is_killed_is_done_again_alone(run, files):
     """A shard that is lost, or joined in the wrong place, gives thousands of rows another row's label."""
     lines: list[str] = []
     killed = []
@@ -122,7 +122,7 @@ def test_a_large_pile_is_labelled_in_shards_and_one_whose_worker_is_killed_is_do
                 process.kill()
                 killed.append(process.pid)
 
-    settings = large_pile(files)
+    settings = large_unlabeled_data(files)
     alone = run("alone", settings=settings)
     hear = once_trained(lines, 2, kill_one)
     shared = run("shared", executor="ray", at_once=2, log=hear, settings=[*settings, "shard_rows=1000"])
@@ -159,17 +159,17 @@ def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monke
     command += ["--json", "--quiet"]
     for setting in ("repetitions=1", "finetune.max_steps=1", "distill.max_steps=1", "max_seq_length=48"):
         command += ["--set", setting]
-    told = []
-    for place, more in (("here", []), ("there", ["--executor", "ray", "--at-once", "2"])):
-        monkeypatch.setattr(sys, "argv", [*command, "--output", str(files / place), *more])
+    messages = []
+    for run_path, more in (("here", []), ("there", ["--executor", "ray", "--at-once", "2"])):
+        monkeypatch.setattr(sys, "argv", [*command, "--output", str(files / run_path), *more])
         with pytest.raises(SystemExit) as end:
             cli.main()
         assert not end.value.code
-        told.append(json.loads(capsys.readouterr().out))
-    assert told[0] == told[1]
+        messages.append(json.loads(capsys.readouterr().out))
+    assert messages[0] == messages[1]
     one, other = scores(files / "here"), scores(files / "there")
     assert one.keys() == other.keys()
-    assert len(one) == 5  # two members with pile and test rows, one classifier
+    assert len(one) == 5  # two members with unlabelled data and test rows, one classifier
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
@@ -209,7 +209,7 @@ def test_trackers_log_the_losses_of_workers(run, files):
     run(executor="ray", at_once="auto", **more)  # one worker of the cluster measures what a model takes
     assert [line for line in lines if line.startswith("at once: 1 on each machine; one takes 0.")]
     events = {path.parent for path in (files / "run" / "trackers").rglob("events.out.tfevents.*")}
-    tags = [tag for place in events for tag in EventAccumulator(str(place)).Reload().Tags()["scalars"]]
+    tags = [tag for run_path in events for tag in EventAccumulator(str(run_path)).Reload().Tags()["scalars"]]
     assert len([tag for tag in tags if tag.endswith("/loss")]) == 2  # one a training
 
 
@@ -235,12 +235,12 @@ def test_a_run_in_a_store_that_is_killed_resumes_and_its_classifier_predicts(run
 
     address = f"{bucket}/runs/one" if kind == "s3" else f"file://{files}/store/one"
     alone = run("alone")
-    asked = ["clozify", "train", files / "task.toml", "--labeled", files / "labeled.csv", "--output", address]
-    asked += ["--unlabeled", files / "pile.csv", "--test", files / "test.csv", "--model", alone["model"]]
-    asked += [word for setting in SETTINGS for word in ("--set", setting)]
-    asked += ["--executor", "ray", "--address", cluster, "--at-once", "2"]  # so one thread each, as alone
+    options = ["clozify", "train", files / "task.toml", "--labeled", files / "labeled.csv", "--output", address]
+    options += ["--unlabeled", files / "unlabeled.csv", "--test", files / "test.csv", "--model", alone["model"]]
+    options += [word for setting in SETTINGS for word in ("--set", setting)]
+    options += ["--executor", "ray", "--address", cluster, "--at-once", "2"]  # so one thread each, as alone
     code = "import sys; from clozify.cli import main; sys.argv = sys.argv[1:]; main()"
-    process = subprocess.Popen([sys.executable, "-c", code, *map(str, asked)])
+    process = subprocess.Popen([sys.executable, "-c", code, *map(str, options)])
     store, whole = ObjectStore(address), []
     until = time.monotonic() + 150
     while not whole and time.monotonic() < until:

@@ -26,27 +26,27 @@ QUICK += ["language_modeling=false", "uda.max_steps=2", "mixtext.max_steps=2", "
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, tiny_folder):
-    """A task, its files with odd texts in the pile, and a run by PET and by supervised training in one folder."""
+def path(tmp_path_factory, tiny_folder):
+    """A task, its files, odd texts among them, and a run by PET and by supervised training in one folder."""
     folder = tmp_path_factory.mktemp("report")
     (folder / "task.toml").write_text(TASK)
     frame = pd.DataFrame([(1 + n % 2, f"{'fine game' if n % 3 else 'slow tool'} number {n}") for n in range(40)])
     frame.columns = ["label", "text"]
     frame[:6].to_csv(folder / "labeled.csv", index=False)
-    pile = [EVIL, HEBREW, *frame["text"][6:24]]
-    pd.DataFrame({"text": pile}).to_csv(folder / "pile.csv", index=False)
+    unlabeled_rows = [EVIL, HEBREW, *frame["text"][6:24]]
+    pd.DataFrame({"text": unlabeled_rows}).to_csv(folder / "unlabeled.csv", index=False)
     frame[24:].to_csv(folder / "test.csv", index=False)
-    given = asked(folder, tiny_folder)
-    train(output=folder / "run", **given)
-    train(output=folder / "run", **(given | {"method": "supervised"}))
+    inputs = options(folder, tiny_folder)
+    train(output=folder / "run", **inputs)
+    train(output=folder / "run", **(inputs | {"method": "supervised"}))
     return folder
 
 
-def asked(folder, tiny_folder, **changes):
+def options(folder, tiny_folder, **changes):
     return {
         "task": folder / "task.toml",
         "labeled": folder / "labeled.csv",
-        "unlabeled": folder / "pile.csv",
+        "unlabeled": folder / "unlabeled.csv",
         "test": folder / "test.csv",
         "model": str(tiny_folder("bert")),
         "settings": QUICK,
@@ -64,32 +64,32 @@ def command(monkeypatch, capsys, *words):
     return shown.out
 
 
-def test_a_run_ends_with_its_report_and_the_other_methods_of_the_same_folder_are_compared(place):
-    baseline = (place / "run" / "methods" / "supervised" / "report.html").read_text()
+def test_a_run_ends_with_its_report_and_the_other_methods_of_the_same_folder_are_compared(path):
+    baseline = (path / "run" / "methods" / "supervised" / "report.html").read_text()
     assert "for comparison: PET" in baseline
-    write_report(place / "run")
-    page = (place / "run" / "report.html").read_text()
+    write_report(path / "run")
+    page = (path / "run" / "report.html").read_text()
     for part in ("task", "numbers", "patterns", "agreement", "soft-labels", "confusion", "next", "costs"):
         assert f'id="{part}"' in page
     assert "for comparison: supervised training" in page
     assert "<script" not in page
 
 
-def test_the_report_can_be_written_again_with_the_rows_read_anew(place, monkeypatch, capsys):
-    found = json.loads(command(monkeypatch, capsys, "report", place / "run", "--json"))
-    texts = [text for row in found["next"]["rows"] for text in row["texts"]]
+def test_the_report_can_be_written_again_with_the_rows_read_anew(path, monkeypatch, capsys):
+    result = json.loads(command(monkeypatch, capsys, "report", path / "run", "--json"))
+    texts = [text for row in result["next"]["rows"] for text in row["texts"]]
     assert len(texts) == 10
-    assert found["next"]["problem"] is None
-    assert set(texts) <= set(pd.read_csv(place / "pile.csv")["text"])
+    assert result["next"]["problem"] is None
+    assert set(texts) <= set(pd.read_csv(path / "unlabeled.csv")["text"])
 
 
-def test_a_pile_that_has_changed_is_not_shown_for_what_it_was(place, tmp_path):
+def test_unlabelled_data_that_has_changed_is_not_shown_for_what_it_was(path, tmp_path):
     """Scores beside the text of another row would send people after phantoms."""
-    shutil.copytree(place / "run", tmp_path / "run")
-    described = json.loads((place / "run" / "run.json").read_text())
-    pile = pd.read_csv(place / "pile.csv")
-    pile.loc[3, "text"] = "something else"
-    pile.to_csv(tmp_path / "changed.csv", index=False)
+    shutil.copytree(path / "run", tmp_path / "run")
+    described = json.loads((path / "run" / "run.json").read_text())
+    unlabeled_rows = pd.read_csv(path / "unlabeled.csv")
+    unlabeled_rows.loc[3, "text"] = "something else"
+    unlabeled_rows.to_csv(tmp_path / "changed.csv", index=False)
     described["data"]["unlabeled"]["source"] = str(tmp_path / "changed.csv")
     (tmp_path / "run" / "run.json").write_text(json.dumps(described))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text()) | {"run": hash_key(**described)}
@@ -99,7 +99,7 @@ def test_a_pile_that_has_changed_is_not_shown_for_what_it_was(place, tmp_path):
     assert not any(row.texts for row in findings.next.rows)
     with pytest.raises(ClozifyError, match="--unlabeled"):
         suggest(tmp_path / "run", 2, tmp_path / "s.csv")
-    assert len(suggest(tmp_path / "run", 2, tmp_path / "s.csv", unlabeled=place / "pile.csv").rows) == 2
+    assert len(suggest(tmp_path / "run", 2, tmp_path / "s.csv", unlabeled=path / "unlabeled.csv").rows) == 2
 
 
 @pytest.mark.parametrize(
@@ -111,83 +111,83 @@ def test_a_pile_that_has_changed_is_not_shown_for_what_it_was(place, tmp_path):
         {"method": "uda"},
         {"method": "mixtext"},
     ],
-    ids=["zero-shot ipet", "no pile", "supervised", "uda", "mixtext"],
+    ids=["zero-shot ipet", "no unlabelled data", "supervised", "uda", "mixtext"],
 )
-def test_every_method_has_its_report(place, tmp_path, tiny_folder, changes):
+def test_every_method_has_its_report(path, tmp_path, tiny_folder, changes):
     lines = []
-    train(output=tmp_path / "run", log=lines.append, **asked(place, tiny_folder, **changes))
+    train(output=tmp_path / "run", log=lines.append, **options(path, tiny_folder, **changes))
     assert not any("could not be written" in line for line in lines)
     page = (tmp_path / "run" / "report.html").read_text()
     assert ('id="generations"' in page) == (changes.get("method") == "ipet")
     assert ('id="next"' in page) == (changes.get("method") == "ipet")
     assert ("no test rows" in page) == ("test" in changes)
     assert (tmp_path / "run" / "classifier" / "README.md").exists() == ((tmp_path / "run" / "classifier").exists())
-    if "unlabeled" not in changes or changes.get("method") == "supervised":  # the result itself scores a pile
-        given = None if "unlabeled" not in changes else place / "pile.csv"
-        assert len(suggest(tmp_path / "run", 3, tmp_path / "s.csv", unlabeled=given).rows) == 3
+    if "unlabeled" not in changes or changes.get("method") == "supervised":  # the result itself scores unlabelled data
+        inputs = None if "unlabeled" not in changes else path / "unlabeled.csv"
+        assert len(suggest(tmp_path / "run", 3, tmp_path / "s.csv", unlabeled=inputs).rows) == 3
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_suggested_rows_filled_in_are_labelled_rows(place, tmp_path, tiny_folder, monkeypatch, capsys, kind):
+def test_suggested_rows_filled_in_are_labelled_rows(path, tmp_path, tiny_folder, monkeypatch, capsys, kind):
     """A file that training refuses, or a row that is silently taken without its label, wastes a person's work."""
     file = tmp_path / f"next.{kind}"
-    said = command(monkeypatch, capsys, "suggest", place / "run", "--count", 5, "--output", file)
-    assert "fill in the column 'label'" in " ".join(said.split())
+    messages = command(monkeypatch, capsys, "suggest", path / "run", "--count", 5, "--output", file)
+    assert "fill in the column 'label'" in " ".join(messages.split())
     reading = {"csv": pd.read_csv, "jsonl": lambda f: pd.read_json(f, lines=True), "parquet": pd.read_parquet}[kind]
     frame = reading(file)
     assert list(frame.columns) == ["id", "text", "label"]
     assert len(frame) == 5
-    labelled = pd.concat([pd.read_csv(place / f"{name}.csv") for name in ("labeled", "test")])
+    labelled = pd.concat([pd.read_csv(path / f"{name}.csv") for name in ("labeled", "test")])
     assert not set(frame["text"]) & set(labelled["text"])
     with pytest.raises(ClozifyError, match="has a label"):
-        prepare(TrainInputs(**asked(place, tiny_folder, labeled=file)))
+        prepare(TrainInputs(**options(path, tiny_folder, labeled=file)))
     frame["label"] = ["1", "2", "", "", "1"]
     writing = {"csv": frame.to_csv, "jsonl": frame.to_json, "parquet": frame.to_parquet}[kind]
     writing(file, **({"orient": "records", "lines": True} if kind == "jsonl" else {"index": False}))
-    plan = prepare(TrainInputs(**asked(place, tiny_folder, labeled=file)))
+    plan = prepare(TrainInputs(**options(path, tiny_folder, labeled=file)))
     assert plan.labeled.labels.tolist() == [0, 1, 0]
     assert any("2 of 5 labelled rows have no label" in warning for warning in plan.warnings)
     with pytest.raises(ClozifyError, match="there already"):
-        suggest(place / "run", 5, file)
+        suggest(path / "run", 5, file)
 
 
-def test_suggestions_may_come_with_the_rows_that_are_labelled_already(place, tmp_path):
-    suggest(place / "run", 4, tmp_path / "next.csv", with_labeled=True)
+def test_suggestions_may_come_with_the_rows_that_are_labelled_already(path, tmp_path):
+    suggest(path / "run", 4, tmp_path / "next.csv", with_labeled=True)
     frame = pd.read_csv(tmp_path / "next.csv", dtype=str)
-    assert frame["text"][:6].tolist() == pd.read_csv(place / "labeled.csv")["text"].tolist()
+    assert frame["text"][:6].tolist() == pd.read_csv(path / "labeled.csv")["text"].tolist()
     assert frame["label"][:6].tolist() == ["1", "2"] * 3
     assert frame["label"][6:].isna().all()
 
 
-def test_rows_labelled_already_are_not_suggested_even_where_the_pile_holds_them(place, tmp_path, tiny_folder):
-    everything = pd.concat([pd.read_csv(place / f"{name}.csv")[["text"]] for name in ("labeled", "test", "pile")])
+def test_rows_labelled_already_are_not_suggested_even_where_the_unlabelled_data_holds_them(path, tmp_path, tiny_folder):
+    everything = pd.concat([pd.read_csv(path / f"{name}.csv")[["text"]] for name in ("labeled", "test", "unlabeled")])
     everything.to_csv(tmp_path / "all.csv", index=False)
-    given = asked(place, tiny_folder, unlabeled=tmp_path / "all.csv", allow_overlap=True)
-    train(output=tmp_path / "run", **given)
-    found = suggest(tmp_path / "run", 40, tmp_path / "next.csv")
-    assert {row.text for row in found.rows} == set(pd.read_csv(place / "pile.csv")["text"])
-    assert any("Only 20 rows" in note for note in found.warnings)
+    inputs = options(path, tiny_folder, unlabeled=tmp_path / "all.csv", allow_overlap=True)
+    train(output=tmp_path / "run", **inputs)
+    result = suggest(tmp_path / "run", 40, tmp_path / "next.csv")
+    assert {row.text for row in result.rows} == set(pd.read_csv(path / "unlabeled.csv")["text"])
+    assert any("Only 20 rows" in note for note in result.warnings)
 
 
-def test_the_card_tells_the_task_the_numbers_and_the_limits_and_no_folder(place):
+def test_the_card_tells_the_task_the_numbers_and_the_limits_and_no_folder(path):
     from huggingface_hub import ModelCard
 
-    card = ModelCard.load(place / "run" / "classifier" / "README.md")
+    card = ModelCard.load(path / "run" / "classifier" / "README.md")
     assert card.data.pipeline_tag == "text-classification"
-    accuracy = json.loads((place / "run" / "metrics.json").read_text())["classifier"]["accuracy"]
+    accuracy = json.loads((path / "run" / "metrics.json").read_text())["classifier"]["accuracy"]
     assert card.data.eval_results[0].metric_value == round(accuracy, 4)
     for part in ("It was {mask}", "| labelled | 6 |", "## Limits", "pipeline("):
         assert part in card.text
-    assert str(place) not in card.content
+    assert str(path) not in card.content
 
 
-def test_a_classifier_is_pushed_with_its_card_and_refused_without_a_network(place, monkeypatch, capsys):
+def test_a_classifier_is_pushed_with_its_card_and_refused_without_a_network(path, monkeypatch, capsys):
     import huggingface_hub
 
     from clozify.inference.push import push
 
     with pytest.raises(ClozifyError, match="cannot be reached"):
-        push(place / "run", "me/stars")
+        push(path / "run", "me/stars")
     sent = []
 
     class Api:
@@ -203,25 +203,25 @@ def test_a_classifier_is_pushed_with_its_card_and_refused_without_a_network(plac
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     monkeypatch.setattr(libraries, "hub_reachable", lambda: True)
-    assert "me/stars" in command(monkeypatch, capsys, "push", place / "run", "stars")
-    assert sent[0]["folder_path"] == place / "run" / "classifier"
+    assert "me/stars" in command(monkeypatch, capsys, "push", path / "run", "stars")
+    assert sent[0]["folder_path"] == path / "run" / "classifier"
     assert b'pipeline("text-classification", "me/stars")' in sent[1]["path_or_fileobj"]
     with pytest.raises(ClozifyError, match="cannot be a model's name"):
-        push(place / "run", "no/such/name")
+        push(path / "run", "no/such/name")
 
 
-def test_several_runs_are_compared(place, tmp_path, tiny_folder, monkeypatch, capsys):
-    train(output=tmp_path / "other", **asked(place, tiny_folder, method="supervised"))
+def test_several_runs_are_compared(path, tmp_path, tiny_folder, monkeypatch, capsys):
+    train(output=tmp_path / "other", **options(path, tiny_folder, method="supervised"))
     page = tmp_path / "page.html"
-    said = command(monkeypatch, capsys, "report", place / "run", tmp_path / "other", "--output", page)
-    assert "supervised training" in said
+    messages = command(monkeypatch, capsys, "report", path / "run", tmp_path / "other", "--output", page)
+    assert "supervised training" in messages
     assert "other" in page.read_text()
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine to open the page in")
-def test_a_browser_shows_the_page_on_wide_and_narrow_screens_without_a_sideways_scroll(place, tmp_path):
+def test_a_browser_shows_the_page_on_wide_and_narrow_screens_without_a_sideways_scroll(path, tmp_path):
     """A table that pushes the page aside makes all of it unreadable on a phone."""
-    page = (place / "run" / "report.html").as_uri()
+    page = (path / "run" / "report.html").as_uri()
     frames = "".join(f'<iframe src="{page}" style="width:{width}px;height:600px"></iframe>' for width in (390, 1280))
     script = (
         "onload = () => document.body.dataset.found = JSON.stringify([...document.querySelectorAll('iframe')].map("
@@ -232,9 +232,9 @@ def test_a_browser_shows_the_page_on_wide_and_narrow_screens_without_a_sideways_
     words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
     words += [f"--user-data-dir={tmp_path / 'browser'}", (tmp_path / "frames.html").as_uri()]
     shown = subprocess.run([BROWSER, *words], capture_output=True, text=True, timeout=120)
-    found = re.search(r'data-found="([^"]*)"', shown.stdout)
-    assert found, shown.stderr
-    narrow, wide = json.loads(found[1].replace("&quot;", '"'))
+    result = re.search(r'data-found="([^"]*)"', shown.stdout)
+    assert result, shown.stderr
+    narrow, wide = json.loads(result[1].replace("&quot;", '"'))
     for width, needed, title, most, drawings, scripts in (narrow, wide):
         assert needed <= width
         assert title == "stars: PET"

@@ -35,8 +35,8 @@ def run(capsys, monkeypatch, tmp_path, model):
     monkeypatch.chdir(tmp_path)
 
     def command(*words, few=FEW, model=model):
-        given = [part for setting in few for part in ("--set", setting)]
-        monkeypatch.setattr(sys, "argv", ["clozify", "reproduce", *map(str, words), "--model", str(model), *given])
+        inputs = [part for setting in few for part in ("--set", setting)]
+        monkeypatch.setattr(sys, "argv", ["clozify", "reproduce", *map(str, words), "--model", str(model), *inputs])
         with pytest.raises(SystemExit) as end:
             cli.main()
         out = capsys.readouterr()
@@ -56,26 +56,26 @@ def test_table_4_runs_on_the_sample_data_shares_members_and_resumes(run, tmp_pat
     """A table that trained the same members for every row would cost a day more for nothing."""
     status, out, err = run("table4", *SAMPLE, "--examples", 28, "--json")
     assert status == 0, err
-    found = values(out)
+    results = values(out)
     rows = ["min", "max", "PET (no distillation)", "PET uniform", "PET weighted"]
-    assert all(0 <= found["", row, "sample"] <= 100 for row in rows)
-    assert found["", "min", "sample"] <= found["", "max", "sample"]
-    assert found["", "min", "Yelp"] is None
+    assert all(0 <= results["", row, "sample"] <= 100 for row in rows)
+    assert results["", "min", "sample"] <= results["", "max", "sample"]
+    assert results["", "min", "Yelp"] is None
     folder = tmp_path / "out" / "runs"
     assert len(list(folder.glob("*/members/*/member.json"))) == 6  # one a pattern, for both cells
     assert len(re.findall("member .* already done", err)) == 6
     (metrics,) = folder.glob("*/metrics.json")
     of_run = json.loads(metrics.read_text())  # of the last cell, the uniform one
-    assert found["", "PET uniform", "sample"] == pytest.approx(100 * of_run["classifier"]["accuracy"])
-    assert found["", "min", "sample"] == pytest.approx(100 * of_run["members"]["min"])
-    assert found["", "max", "sample"] == pytest.approx(100 * of_run["members"]["max"])
+    assert results["", "PET uniform", "sample"] == pytest.approx(100 * of_run["classifier"]["accuracy"])
+    assert results["", "min", "sample"] == pytest.approx(100 * of_run["members"]["min"])
+    assert results["", "max", "sample"] == pytest.approx(100 * of_run["members"]["max"])
     text = (tmp_path / "out" / "table4.md").read_text()
     assert "| PET weighted | not run |" in text
     assert "at most 4 rows per label" in text
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     status, again, err = run("table4", *SAMPLE, "--examples", 28, "--json")
     assert status == 0
-    assert values(again) == found
+    assert values(again) == results
     assert "loss" not in err
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == written
 
@@ -85,20 +85,20 @@ def test_a_cell_of_one_table_is_the_same_cell_in_another(run, tmp_path):
     """Table 4's weighted PET is table 1's, and iPET's first generation is PET's members."""
     status, out, err = run("table1", *SAMPLE, "--examples", 28, "--methods", "pet,ipet", "--json")
     assert status == 0, err
-    found = values(out)
-    assert {row for (_, row, _), value in found.items() if value is not None} == {"PET", "iPET"}
+    results = values(out)
+    assert {row for (_, row, _), value in results.items() if value is not None} == {"PET", "iPET"}
     generations = [line for line in err.splitlines() if "generation 0, member" in line]
     assert len(generations) == 6
     assert all("already done" in line for line in generations)
     status, out, err = run("table4", *SAMPLE, "--examples", 28, "--json")
     assert "cell 1/2: sample, 28 examples, PET (weighting=weighted)  already done" in err
-    assert values(out)["", "PET weighted", "sample"] == found["|T| = 28", "PET", "sample"]
+    assert values(out)["", "PET weighted", "sample"] == results["|T| = 28", "PET", "sample"]
 
 
 def test_a_command_that_was_stopped_goes_on_where_it_was(run, tmp_path, monkeypatch):
     """Hours of members must not be lost because the last step was not reached."""
 
-    def stop(*given):
+    def stop(*inputs):
         raise OSError("stopped")
 
     with monkeypatch.context() as patch:
@@ -117,8 +117,8 @@ def test_pairs_without_training_fill_lines_1_and_2_of_table_1(run):
     """The best pair by the test set must not be below the mean."""
     status, out, err = run("table1", *SAMPLE, "--methods", "unsupervised", "--json")
     assert status == 0, err
-    found = values(out)
-    assert found["|T| = 0", "unsupervised (max)", "sample"] >= found["|T| = 0", "unsupervised (avg)", "sample"] >= 0
+    results = values(out)
+    assert results["|T| = 0", "unsupervised (max)", "sample"] >= results["|T| = 0", "unsupervised (avg)", "sample"] >= 0
 
 
 @pytest.mark.slow
@@ -129,9 +129,9 @@ def test_searched_words_are_those_that_pet_is_trained_with(run, tmp_path):
     words = values(out)["", "database", "Top verbalizers"].split(", ")
     status, out, err = run("table7", *SAMPLE, "--examples", 28, "--methods", "pet", "--json")
     assert status == 0, err
-    found = values(out)
-    assert found["", "supervised", "sample"] is None
-    assert found["", "PET + AVS", "sample"] is not None
+    results = values(out)
+    assert results["", "supervised", "sample"] is None
+    assert results["", "PET + AVS", "sample"] is not None
     (run_folder,) = (tmp_path / "out" / "runs").iterdir()
     trained = json.loads((run_folder / "run.json").read_text())["task"]["verbalizers"][0]["words"]["database"]
     assert trained[: len(words)] == words
@@ -142,9 +142,9 @@ def test_searched_words_are_those_that_pet_is_trained_with(run, tmp_path):
 def test_the_figures_are_drawn_from_their_cells(run, tmp_path):
     status, out, err = run("figure4", *SAMPLE, "--json", few=[*FEW, "ipet.generations=2"])
     assert status == 0, err
-    found = values(out)
-    assert found["", "sample", "M^2"] is not None
-    assert found["", "sample, skipping 2 and 3", "M^1"] == found["", "sample", "M^1"]
+    results = values(out)
+    assert results["", "sample", "M^2"] is not None
+    assert results["", "sample, skipping 2 and 3", "M^1"] == results["", "sample", "M^1"]
     status, out, err = run("figure5", *SAMPLE, "--examples", 28, "--methods", "supervised", "--json")
     assert status == 0, err
     assert {row for (_, row, _), value in values(out).items() if value is not None} == {"sup.", "sup. + PT"}
@@ -157,11 +157,11 @@ def test_the_figures_are_drawn_from_their_cells(run, tmp_path):
 @pytest.fixture
 def xstance(tmp_path):
     folder = tmp_path / "data" / "xstance"
-    known = {"test_set": "new_comments_defr"}
+    expected = {"test_set": "new_comments_defr"}
     write_jsonl(folder / "train.jsonl", stance("de", 40) + stance("fr", 30))
     write_jsonl(
         folder / "test.jsonl",
-        stance("de", 15, **known) + stance("fr", 11, **known) + stance("it", 9, test_set="new_comments_it"),
+        stance("de", 15, **expected) + stance("fr", 11, **expected) + stance("it", 9, test_set="new_comments_it"),
     )
     return folder.parent
 
@@ -172,12 +172,12 @@ def test_italian_is_the_mean_of_what_the_german_and_the_french_models_reach(run,
     from clozify.metrics import macro_f1
 
     few = [*FEW, *EPOCHS, "repetitions=2"]
-    asked = ["--data", xstance, "--output", "out", "--methods", "supervised", "--examples", "8,full,joint"]
-    status, out, err = run("table3", *asked, "--json", few=few)
+    options = ["--data", xstance, "--output", "out", "--methods", "supervised", "--examples", "8,full,joint"]
+    status, out, err = run("table3", *options, "--json", few=few)
     assert status == 0, err
-    found = values(out)
+    results = values(out)
     for group in ("|T| = 8", "T_De, T_Fr", "T_De + T_Fr"):
-        assert all(found[group, "supervised", column] is not None for column in ("De", "Fr", "It"))
+        assert all(results[group, "supervised", column] is not None for column in ("De", "Fr", "It"))
     truth = np.arange(9) % 2
     of_languages = []
     for language, others in (("de", 15), ("fr", 11)):
@@ -194,7 +194,7 @@ def test_italian_is_the_mean_of_what_the_german_and_the_french_models_reach(run,
             pytest.approx(np.mean([a, b])) for a in reached for b in reached
         ]
         of_languages.append(cell["numbers"]["it"]["classifier"][0])
-    assert found["|T| = 8", "supervised", "It"] == pytest.approx(100 * np.mean(of_languages))
+    assert results["|T| = 8", "supervised", "It"] == pytest.approx(100 * np.mean(of_languages))
     assert "quoted (76.8)" in (tmp_path / "out" / "table3.md").read_text()
 
 
@@ -202,21 +202,21 @@ def test_italian_is_the_mean_of_what_the_german_and_the_french_models_reach(run,
 def test_without_italian_rows_the_column_is_not_run_and_the_reason_stands_below(run, xstance, tmp_path):
     rows = [line for line in (xstance / "xstance/test.jsonl").read_text().splitlines() if '"it"' not in line]
     (xstance / "xstance/test.jsonl").write_text("\n".join(rows) + "\n")
-    asked = ["--data", xstance, "--output", "out", "--examples", "8", "--json"]
-    status, out, err = run("table3", *asked, few=[*FEW, *EPOCHS])
+    options = ["--data", xstance, "--output", "out", "--examples", "8", "--json"]
+    status, out, err = run("table3", *options, few=[*FEW, *EPOCHS])
     assert status == 0, err
-    found = {(p["row"], p["column"]): p for p in json.loads(out)["cells"] if p["group"] == "|T| = 8"}
-    assert found["PET", "De"]["value"] is not None
-    assert found["PET", "It"]["not_run"] == "the data has no Italian rows."
+    results = {(p["row"], p["column"]): p for p in json.loads(out)["cells"] if p["group"] == "|T| = 8"}
+    assert results["PET", "De"]["value"] is not None
+    assert results["PET", "It"]["not_run"] == "the data has no Italian rows."
 
 
 def test_a_method_that_is_not_there_and_too_few_rows_are_cells_that_were_not_run(run, monkeypatch, tmp_path):
     monkeypatch.setattr("clozify.pipeline.prepare.METHODS", ("pet", "ipet", "supervised"))
     status, out, err = run("table2", *SAMPLE, "--examples", "28", "--methods", "uda,pet", "--json")
     assert status == 0, err
-    found = {p["row"]: p for p in json.loads(out)["cells"] if (p["group"], p["column"]) == ("|T| = 28", "sample")}
-    assert "UDA is not part of this version" in found["UDA"]["not_run"]
-    assert found["PET"]["value"] is not None
+    results = {p["row"]: p for p in json.loads(out)["cells"] if (p["group"], p["column"]) == ("|T| = 28", "sample")}
+    assert "UDA is not part of this version" in results["UDA"]["not_run"]
+    assert results["PET"]["value"] is not None
     status, out, err = run("table1", *SAMPLE, "--examples", "1000", "--methods", "supervised")
     assert status == 0
     assert "1000 examples over 14 labels need 72" in (tmp_path / "out" / "table1.md").read_text()
@@ -228,10 +228,10 @@ def test_table_2_runs_uda_and_mixtext_and_says_where_their_text_and_their_steps_
         "table2", *SAMPLE, "--examples", "28", "--methods", "uda,mixtext", "--json", few=[*FEW, *few]
     )
     assert status == 0, err
-    found = values(out)
-    assert 0 <= found["|T| = 28", "UDA", "sample"] <= 100
-    assert 0 <= found["|T| = 28", "MixText", "sample"] <= 100
-    assert found["|T| = 28", "PET", "sample"] is None
+    results = values(out)
+    assert 0 <= results["|T| = 28", "UDA", "sample"] <= 100
+    assert 0 <= results["|T| = 28", "MixText", "sample"] <= 100
+    assert results["|T| = 28", "PET", "sample"] is None
     text = (tmp_path / "out" / "table2.md").read_text()
     assert "MixText: augmented text by rewriting 15% of the tokens" in text
     assert re.search(r"28 examples, UDA.*: [12] steps, best on the test set", text)

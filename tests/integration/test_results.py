@@ -77,7 +77,7 @@ def spied_ipet(run, files, monkeypatch):
 def test_every_generation_is_trained_on_t_and_on_drawn_rows_with_the_labels_of_their_teachers(spied_ipet, files):
     """Labels that are joined to rows in another order train every member on noise, and nothing looks odd."""
     trained, selected = spied_ipet
-    labeled, unlabeled = pd.read_csv(files / "labeled.csv"), pd.read_csv(files / "pile.csv")
+    labeled, unlabeled = pd.read_csv(files / "labeled.csv"), pd.read_csv(files / "unlabeled.csv")
     t_texts, t_labels = labeled["text"].tolist(), (labeled["label"] - 1).tolist()
     assert all((texts[:10], labels[:10]) == (t_texts, t_labels) for texts, labels in trained)
     assert [len(texts) for texts, _ in trained] == [10] * 4 + [20] * 4 + [40] * 4

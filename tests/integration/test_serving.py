@@ -33,8 +33,8 @@ def folder(tiny_folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(folder):
-    with running(ServedModel(folder), LIMITS) as found:
-        yield found
+    with running(ServedModel(folder), LIMITS) as results:
+        yield results
 
 
 def expected(folder, **columns):
@@ -44,7 +44,7 @@ def expected(folder, **columns):
 
 
 def shares(answer):
-    return [list(found["probabilities"].values()) for found in answer["predictions"]]
+    return [list(results["probabilities"].values()) for results in answer["predictions"]]
 
 
 TEXTS = ["a fine game", "", "slow\n  tool ", "the [MASK] of it", "日本語 ✨", "nul \0 byte", "utility for data. " * 20]
@@ -55,9 +55,9 @@ def test_answers_are_those_of_predict(server, folder):
     right = expected(folder, text=TEXTS)
     status, answer, _ = post(server.port, {"texts": TEXTS})
     assert status == 200
-    for found, probabilities in zip(shares(answer), right.tolist(), strict=True):
-        assert found == pytest.approx(probabilities, abs=1e-5)
-    assert [found["label"] for found in answer["predictions"]] == [str(1 + p.argmax()) for p in right]
+    for results, probabilities in zip(shares(answer), right.tolist(), strict=True):
+        assert results == pytest.approx(probabilities, abs=1e-5)
+    assert [results["label"] for results in answer["predictions"]] == [str(1 + p.argmax()) for p in right]
     assert len({round(share, 4) for share, _ in shares(answer)}) > 3  # not the same for every text
     one = post(server.port, {"text": TEXTS[0]})[1]
     row = post(server.port, {"rows": [{"text": TEXTS[0]}]})[1]
@@ -69,10 +69,10 @@ def test_rows_of_several_fields_are_answered_by_field(tiny_folder, tmp_path):
     folder = save_classifier(tiny_folder("bert"), TWO_FIELDS, tmp_path)
     with running(ServedModel(folder)) as server:
         rows = [{"title": "Mail", "text": "a fine game"}, {"text": "slow tool"}]
-        found = post(server.port, {"rows": rows})[1]
+        results = post(server.port, {"rows": rows})[1]
         right = expected(folder, title=["Mail", ""], text=["a fine game", "slow tool"])
-        assert shares(found)[0] == pytest.approx(right[0].tolist(), abs=1e-5)
-        assert shares(found)[1] == pytest.approx(right[1].tolist(), abs=1e-5)
+        assert shares(results)[0] == pytest.approx(right[0].tolist(), abs=1e-5)
+        assert shares(results)[1] == pytest.approx(right[1].tolist(), abs=1e-5)
         assert post(server.port, {"text": "a"})[0] == 422
         status, answer, _ = post(server.port, {"rows": [{"titel": "Mail", "text": "x"}]})
         assert status == 422
@@ -82,9 +82,9 @@ def test_rows_of_several_fields_are_answered_by_field(tiny_folder, tmp_path):
 def test_an_ensemble_is_served_too(run, files):
     run(unlabeled=None)
     with running(ServedModel(files / "run")) as server:
-        found = post(server.port, {"texts": TEXTS[:3]})[1]
+        results = post(server.port, {"texts": TEXTS[:3]})[1]
         assert post(server.port, path="/health")[1]["model"] == "an ensemble of 4 members trained by PET"
-    for one, right in zip(shares(found), expected(files / "run", text=TEXTS[:3]).tolist(), strict=True):
+    for one, right in zip(shares(results), expected(files / "run", text=TEXTS[:3]).tolist(), strict=True):
         assert one == pytest.approx(right, abs=1e-5)
 
 
@@ -92,8 +92,8 @@ def test_many_clients_at_once_each_get_their_own_answer(server, folder):
     texts = [f"{word} number {n}" for n in range(40) for word in ("game", "mail", "font")]
     right = expected(folder, text=texts).tolist()
     with ThreadPoolExecutor(24) as pool:
-        found = list(pool.map(lambda text: shares(post(server.port, {"text": text})[1])[0], texts))
-    assert all(one == pytest.approx(other, abs=1e-5) for one, other in zip(found, right, strict=True))
+        results = list(pool.map(lambda text: shares(post(server.port, {"text": text})[1])[0], texts))
+    assert all(one == pytest.approx(other, abs=1e-5) for one, other in zip(results, right, strict=True))
     metrics = post(server.port, path="/metrics")[1]
     batches = float(metrics.split("\nclozify_batch_rows_count ")[1].split()[0])
     assert batches < float(metrics.split("\nclozify_texts_total ")[1].split()[0])  # some shared one
@@ -126,8 +126,8 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_request_is_refused_with_a_sentence(server, name):
     body, status, words = BAD[name]
-    found, answer, headers = post(server.port, body)
-    assert found == status
+    results, answer, headers = post(server.port, body)
+    assert results == status
     assert set(answer) == {"error"}
     assert words in answer["error"]
     assert headers["content-type"] == "application/json"
@@ -229,9 +229,9 @@ def test_a_request_that_takes_too_long_is_told_so_and_its_work_is_dropped():
     model = Slow(TASK)
     with running(model, Limits(timeout=0.3)) as server:
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda n: post(server.port, {"texts": ["1"] * 20}), range(4)))
-        assert [status for status, _, _ in found] == [504] * 4
-        assert "0.3 seconds" in found[0][1]["error"]
+            results = list(pool.map(lambda n: post(server.port, {"texts": ["1"] * 20}), range(4)))
+        assert [status for status, _, _ in results] == [504] * 4
+        assert "0.3 seconds" in results[0][1]["error"]
         model.gate.set()
         assert post(server.port, {"text": "2"})[1]["predictions"][0]["label"] == "2"
         assert len(model.scored) <= 8 + 1  # one batch was under way
@@ -312,7 +312,7 @@ def process(folder):
 def test_a_stop_answers_all_that_was_accepted_and_ends_with_status_0(process):
     """A server that just dies loses the requests it has taken, and its clients cannot know which."""
     started, port = process
-    answers, told = [], []
+    answers, messages = [], []
 
     def client(number):
         kept = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -324,7 +324,7 @@ def test_a_stop_answers_all_that_was_accepted_and_ends_with_status_0(process):
             answer = kept.getresponse()  # a connection that breaks off raises here
             answers.append((answer.status, len(json.loads(answer.read())["predictions"])))
             if answer.getheader("connection") == "close":
-                told.append(number)
+                messages.append(number)
                 return
             if number % 2:
                 kept.close()  # every other client takes a new connection each time
@@ -337,7 +337,7 @@ def test_a_stop_answers_all_that_was_accepted_and_ends_with_status_0(process):
         for one in clients:
             one.result()
     assert started.wait(20) == 0
-    assert told
+    assert messages
     assert set(answers) == {(200, 8)}
     assert "have been answered" in started.stdout.read()
 

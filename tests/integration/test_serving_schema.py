@@ -16,8 +16,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def server(tiny_folder, tmp_path_factory):
     folder = save_classifier(tiny_folder("bert"), TASK, tmp_path_factory.mktemp("classifier"))
-    with running(ServedModel(folder), Limits(max_texts=8, max_body=4_000, max_waiting=64, timeout=20)) as found:
-        yield found
+    with running(ServedModel(folder), Limits(max_texts=8, max_body=4_000, max_waiting=64, timeout=20)) as result:
+        yield result
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
@@ -31,7 +31,7 @@ def test_whatever_its_description_allows_or_forbids_is_answered_as_described(ser
         return  # nothing is sent that could be wrong
 
     @hypothesis.settings(max_examples=15, suppress_health_check=list(hypothesis.HealthCheck))
-    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+    @hypothesis.inputs(case=operation.as_strategy(generation_mode=mode))
     def check(case):
         case.call_and_validate()
 

@@ -1,4 +1,4 @@
-"""The labelling of a large pile in shards: the same scores, whatever is stopped or killed on the way."""
+"""The labelling of large unlabelled data in shards: the same scores, whatever is stopped or killed on the way."""
 
 import json
 import threading
@@ -46,9 +46,9 @@ def test_shards_of_whole_chunks_give_the_same_scores_to_the_bit(run, files, monk
     one, other = scores(files / "alone"), scores(files / "shared")
     assert one.keys() == other.keys()
     assert all(np.array_equal(one[name], other[name]) for name in one)
-    told = [json.loads(file.read_text()) for file in (files / "shared" / "members").glob("*/member.json")]
-    assert len(told) == 4
-    assert all(member["seconds"] > member["training_seconds"] for member in told)
+    messages = [json.loads(file.read_text()) for file in (files / "shared" / "members").glob("*/member.json")]
+    assert len(messages) == 4
+    assert all(member["seconds"] > member["training_seconds"] for member in messages)
     assert not [name for name in ("shards", "trained", "weights") if (files / "shared" / name).exists()]
 
 
@@ -117,12 +117,12 @@ def run_to(run, address, lines, **more):
     """A run whose output is an address, not a folder of the test."""
     seen = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.integration.conftest.train", lambda output, **given: seen.update(given) or Mock())
+        patch.setattr("tests.integration.conftest.train", lambda output, **inputs: seen.update(inputs) or Mock())
         run()
     return train(output=address, log=lines.append, **(seen | more)).metrics.to_json()
 
 
-def test_one_worker_or_a_small_pile_or_members_that_are_kept_are_not_split(run, files, monkeypatch):
+def test_one_worker_or_small_unlabelled_data_or_members_that_are_kept_are_not_split(run, files, monkeypatch):
     """Writing weights for nobody costs gigabytes."""
     lines: list[str] = []
     run("one", settings=SHARDS, log=lines.append)
@@ -132,10 +132,10 @@ def test_one_worker_or_a_small_pile_or_members_that_are_kept_are_not_split(run, 
     assert not [line for line in lines if "labelled in" in line]
 
 
-def large_pile(files):
+def large_unlabeled_data(files):
     """Rows enough that a shard of a thousand takes a moment; the settings that go with them."""
     texts = [f"{'a fine game ' * (n % 9)} number {n}" for n in range(8_000)]
-    (files / "pile.csv").write_text("\n".join(["text", *texts]) + "\n")
+    (files / "unlabeled.csv").write_text("\n".join(["text", *texts]) + "\n")
     return [*SETTINGS, "repetitions=1", "distill.max_steps=1"]
 
 
@@ -164,7 +164,7 @@ def test_a_process_that_is_killed_over_a_shard_costs_that_shard_alone(run, files
             helper.kill()
             killed.append(helper.pid)
 
-    settings = large_pile(files)
+    settings = large_unlabeled_data(files)
     run("alone", settings=settings)
     hear = once_trained(lines, 2, kill_one)
     run("shared", at_once=2, log=hear, settings=[*settings, "shard_rows=1000"])

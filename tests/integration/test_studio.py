@@ -36,7 +36,7 @@ def project(files, tmp_path, tiny_folder, tiny):
     """A project with rows that have no labels, and a task without problems."""
     project = Project(tmp_path / "project", str(tiny_folder("bert")))
     project.previewer = Previewer(tiny("bert"))
-    project.load(str(files / "pile.csv"))
+    project.load(str(files / "unlabeled.csv"))
     project.draft = TaskDraft("stars", ["text"], "label", list(PATTERNS), list(WORDS))
     yield project
     project.close()
@@ -59,28 +59,28 @@ def test_a_shipped_task_is_the_same_task_when_it_comes_out_of_the_page(name):
 def test_each_problem_belongs_to_its_form_field(project):
     project.draft.patterns = ["It was great. {text}", "{mask} {title}", PATTERNS[0], PATTERNS[0], ""]
     project.draft.words = [("1", "bad"), ("2", ""), ("", "okay"), ("4", "bad")]
-    found = project.preview().problems
-    assert "no {mask}" in found["pattern 0"][0]
-    assert "{title}" in found["pattern 1"][0]
-    assert "pattern 2" not in found
-    assert "duplicate" in found["pattern 3"][0]
-    assert "Write a pattern" in found["pattern 4"][0]
-    assert set(found) >= {"label 1", "label 2", "label 3"}
-    assert "label 0" not in found
-    assert "same word 'bad'" in found["label 3"][0]
+    result = project.preview().problems
+    assert "no {mask}" in result["pattern 0"][0]
+    assert "{title}" in result["pattern 1"][0]
+    assert "pattern 2" not in result
+    assert "duplicate" in result["pattern 3"][0]
+    assert "Write a pattern" in result["pattern 4"][0]
+    assert set(result) >= {"label 1", "label 2", "label 3"}
+    assert "label 0" not in result
+    assert "same word 'bad'" in result["label 3"][0]
     project.draft.fields = []
     assert "fields" in project.preview().problems
 
 
 def test_a_split_word_is_a_problem_of_its_label_and_the_other_words_are_still_scored(project):
     project.draft.words = [("1", "bad, unfathomable"), ("2", "great")]
-    found = project.preview()
-    (split,) = found.split_words["1"]
+    result = project.preview()
+    (split,) = result.split_words["1"]
     assert split.word == "unfathomable"
     assert len(split.pieces) > 1
     assert len(split.alternatives) == 3
-    assert "unfathomable" in found.problems["label 0"][0]
-    assert found.probabilities is not None
+    assert "unfathomable" in result.problems["label 0"][0]
+    assert result.probabilities is not None
     project.draft.words = [("1", "unfathomable"), ("2", "great")]
     assert project.preview().probabilities is None
 
@@ -89,7 +89,7 @@ def test_the_page_answers_as_the_command_does(project, tiny):
     """Scores of the wrong rows, or of the wrong labels, would look just as good."""
     from clozify.inference.zero_shot import zero_shot
 
-    found = project.preview()
+    result = project.preview()
     texts = project.data.texts(project.draft, project.data.shown)
     assert "--calibrate" in project.zero_shot_command()
     predicted = zero_shot(
@@ -97,16 +97,16 @@ def test_the_page_answers_as_the_command_does(project, tiny):
     )
     scores = predicted.scores.pair_scores(0, len(texts))
     shares = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
-    assert found.probabilities == pytest.approx(shares, abs=1e-5)
-    assert found.ensemble == pytest.approx(predicted.probabilities, abs=1e-5)
+    assert result.probabilities == pytest.approx(shares, abs=1e-5)
+    assert result.ensemble == pytest.approx(predicted.probabilities, abs=1e-5)
     alike = (shares[0].argmax(axis=-1) == shares[1].argmax(axis=-1)).mean()
-    assert found.agreement() == pytest.approx(np.array([[1, alike], [alike, 1]]))
+    assert result.agreement() == pytest.approx(np.array([[1, alike], [alike, 1]]))
 
 
 def test_only_a_changed_pattern_is_scored_again(project, monkeypatch):
     scored = []
     once = previews.score_rows
-    monkeypatch.setattr(previews, "score_rows", lambda *given: scored.append(given) or once(*given))
+    monkeypatch.setattr(previews, "score_rows", lambda *kwargs: scored.append(kwargs) or once(*kwargs))
     project.preview()
     project.draft.patterns[1] = "{text} It is {mask}."
     project.preview()
@@ -334,8 +334,8 @@ def test_an_empty_page_shows_no_errors(tmp_path, tiny_folder, tiny, monkeypatch)
 
 
 def number_input(page, label: str):
-    (found,) = [element for element in page.number_input if element.label.startswith(label)]
-    return found
+    (result,) = [element for element in page.number_input if element.label.startswith(label)]
+    return result
 
 
 def test_rows_that_all_have_labels_can_be_trained_on(project, files, monkeypatch):
@@ -353,16 +353,16 @@ def test_rows_that_all_have_labels_can_be_trained_on(project, files, monkeypatch
     number_input(page, "Labelled rows to use").set_value(10).run()
     assert number_input(page, "Unlabelled rows to use").max == 30  # the rest, as in the paper
     number_input(page, "Labelled rows to use").set_value(0).run()
-    page.text_input(key="unlabeled file").set_value(str(files / "pile.csv")).run()
+    page.text_input(key="unlabeled file").set_value(str(files / "unlabeled.csv")).run()
     assert number_input(page, "Unlabelled rows to use").max == 50
     run = project.start(RunSettings(unlabeled=0))
     assert "--unlabeled" not in run.command_line
     assert run.expected_models == 2 * load_recipe("quick").repetitions
-    run = project.start(RunSettings(unlabeled=20, unlabeled_file=str(files / "pile.csv")))
+    run = project.start(RunSettings(unlabeled=20, unlabeled_file=str(files / "unlabeled.csv")))
     assert f"--unlabeled {UNLABELED_FILE}" in run.command_line
     written = set(pd.read_csv(project.folder / UNLABELED_FILE)["text"])
     assert len(written) == 20
-    assert written < set(pd.read_csv(files / "pile.csv")["text"])
+    assert written < set(pd.read_csv(files / "unlabeled.csv")["text"])
     with pytest.raises(ClozifyError, match="no unlabelled row is left"):
         project.start(RunSettings())
     with pytest.raises(ClozifyError, match="iPET needs unlabelled rows"):
@@ -370,7 +370,7 @@ def test_rows_that_all_have_labels_can_be_trained_on(project, files, monkeypatch
 
 
 def test_rows_with_the_text_of_a_labelled_or_a_test_row_are_not_unlabelled_rows(project, files, tmp_path):
-    texts = list(pd.read_csv(files / "pile.csv")["text"])
+    texts = list(pd.read_csv(files / "unlabeled.csv")["text"])
     pd.DataFrame({"text": [*texts, texts[0]], "label": ["1"] + [""] * 50}).to_csv(tmp_path / "twice.csv", index=False)
     pd.DataFrame({"text": texts[1:11], "label": ["1", "2"] * 5}).to_csv(tmp_path / "some.csv", index=False)
     project.load(str(tmp_path / "twice.csv"))

@@ -54,7 +54,7 @@ def test_a_training_that_is_killed_at_any_moment_and_resumed_gives_the_same_resu
     print(f"CLOZIFY_KILL_SEED={seed}")
     moments, folder, model = random.Random(seed), files / "project", str(tiny_folder("bert"))
     project = open_project(folder, model)
-    project.load(str(files / "pile.csv"))
+    project.load(str(files / "unlabeled.csv"))
     for row in range(4):
         project.set_label(row, str(1 + row % 2))
     start = time.monotonic()

@@ -31,9 +31,9 @@ def studio(tmp_path, tiny_folder):
     ) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r"http://127\.0\.0\.1:\d+/\?key=\S+", process.stdout.readline())
-            assert found
-            process.address = found[0]
+            result = re.search(r"http://127\.0\.0\.1:\d+/\?key=\S+", process.stdout.readline())
+            assert result
+            process.address = result[0]
             yield process
         finally:
             process.terminate()
@@ -46,12 +46,12 @@ def page(studio):
     with playwright.sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.asked, page.refused = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("websocket", lambda socket: page.asked.append(socket.url))
+        page.options, page.refused = [], []
+        page.on("request", lambda request: page.options.append(request.url))
+        page.on("websocket", lambda socket: page.options.append(socket.url))
         page.on(
             "console",
-            lambda told: page.refused.append(told.text) if "Content Security Policy" in told.text else None,
+            lambda messages: page.refused.append(messages.text) if "Content Security Policy" in messages.text else None,
         )
         page.set_default_timeout(SOON)
         page.goto(studio.address)
@@ -61,9 +61,9 @@ def page(studio):
 
 def field(page, label: str, exact: bool = True):
     """The field with this label; while the page is drawn anew there may be two for a moment."""
-    found = page.get_by_label(label, exact=exact)
-    playwright.expect(found).to_have_count(1, timeout=SOON)
-    return found
+    result = page.get_by_label(label, exact=exact)
+    playwright.expect(result).to_have_count(1, timeout=SOON)
+    return result
 
 
 def choose(page, box: str, option: str) -> None:
@@ -74,17 +74,17 @@ def choose(page, box: str, option: str) -> None:
 def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_path):
     """Each part may work and the page still not: a field that is not read, an answer that is never drawn."""
     assert "key=" not in page.url
-    page.locator("input[type=file]").set_input_files(files / "pile.csv")
-    page.get_by_text("pile.csv: 50 rows with the columns text.").wait_for()
+    page.locator("input[type=file]").set_input_files(files / "unlabeled.csv")
+    page.get_by_text("unlabeled.csv: 50 rows with the columns text.").wait_for()
 
     field(page, "Pattern 1").fill("It was {mask}")
     page.get_by_text("uses no field").wait_for()
     field(page, "Pattern 1").fill("It was {mask}. {text}")
     page.get_by_text("The model's own words").wait_for()
     page.get_by_text("uses no field").wait_for(state="hidden")
-    for place, (label, word) in enumerate([("poor", "unfathomable"), ("fine", "great")], start=1):
-        field(page, f"Label {place}").fill(label)
-        field(page, f"Words {place}").fill(word)
+    for path, (label, word) in enumerate([("poor", "unfathomable"), ("fine", "great")], start=1):
+        field(page, f"Label {path}").fill(label)
+        field(page, f"Words {path}").fill(word)
     page.get_by_text("similar words that are one token").wait_for()
     field(page, "Words 1").fill("bad")
     page.locator("#answers td.cz-answer").first.wait_for()
@@ -133,8 +133,8 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_pat
 
     here = studio.address.split("/")[2]
     elsewhere = [
-        url for url in page.asked if not url.startswith((f"http://{here}/", f"ws://{here}/", "data:", "blob:"))
+        url for url in page.options if not url.startswith((f"http://{here}/", f"ws://{here}/", "data:", "blob:"))
     ]
     assert elsewhere == []
     assert page.refused == []
-    assert len(page.asked) > 10
+    assert len(page.options) > 10

@@ -50,8 +50,8 @@ def test_the_soft_labels_are_the_members_scores_combined_as_in_the_paper(run, fi
         weight += member["weight"]
     s = total / weight / 2  # T = 2
     q = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
-    found = pd.read_parquet(folder / "labels.parquet")[["probability_1", "probability_2"]].to_numpy()
-    assert np.allclose(found, q, atol=1e-5)
+    result = pd.read_parquet(folder / "labels.parquet")[["probability_1", "probability_2"]].to_numpy()
+    assert np.allclose(result, q, atol=1e-5)
 
 
 def test_the_classifier_is_an_ordinary_hugging_face_folder(run, files):
@@ -64,7 +64,7 @@ def test_the_classifier_is_an_ordinary_hugging_face_folder(run, files):
     rows, probabilities = predictions.rows, predictions.probabilities
     classify = pipeline("text-classification", model=str(files / "run" / "classifier"), top_k=None)
     for text, shares in zip(rows.texts("text", 0, 5), probabilities, strict=False):
-        by_name = {found["label"]: found["score"] for found in classify([text])[0]}
+        by_name = {result["label"]: result["score"] for result in classify([text])[0]}
         assert [by_name["1"], by_name["2"]] == pytest.approx(shares.tolist(), abs=1e-4)
     assert classify.tokenizer.model_max_length == 40
 
@@ -74,7 +74,7 @@ def test_a_classifier_of_two_fields_takes_the_second_as_a_text_pair(run, files):
 
     from clozify.inference.finished_run import predict
 
-    for name in ("labeled", "pile", "test"):
+    for name in ("labeled", "unlabeled", "test"):
         frame = pd.read_csv(files / f"{name}.csv")
         frame.assign(title=[f"{number} data" for number in range(len(frame))]).to_csv(
             files / f"{name}.csv", index=False
@@ -88,11 +88,11 @@ def test_a_classifier_of_two_fields_takes_the_second_as_a_text_pair(run, files):
     classify = pipeline("text-classification", model=str(files / "run" / "classifier"), top_k=None)
     texts = zip(rows.texts("title", 0, 5), rows.texts("text", 0, 5), strict=True)
     for (title, text), shares in zip(texts, probabilities, strict=False):
-        by_name = {found["label"]: found["score"] for found in classify({"text": title, "text_pair": text})}
+        by_name = {result["label"]: result["score"] for result in classify({"text": title, "text_pair": text})}
         assert [by_name["1"], by_name["2"]] == pytest.approx(shares.tolist(), abs=1e-4)
 
 
-def test_without_a_pile_the_result_is_the_ensemble_itself(run, files):
+def test_without_unlabelled_data_the_result_is_the_ensemble_itself(run, files):
     from clozify.inference.finished_run import evaluate
 
     metrics = run(unlabeled=None)
@@ -161,7 +161,7 @@ def test_a_plan_says_what_a_run_costs_and_writes_nothing(files, tiny_folder, cap
         "--labeled",
         "labeled.csv",
         "--unlabeled",
-        "pile.csv",
+        "unlabeled.csv",
         "--test",
         "test.csv",
     ]
@@ -198,11 +198,11 @@ def test_what_turns_out_on_the_way_is_said_and_kept_with_the_numbers(run, files,
 
     monkeypatch.setattr(pet, "evaluate_untrained", all_wrong)
     lines = []
-    found = run(log=lines.append)
-    said = "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
-    assert said in found["warnings"]
-    assert f"note: {said}" in lines
-    assert said in (files / "run" / "log.txt").read_text()
+    result = run(log=lines.append)
+    messages = "Every pair's accuracy on the labelled rows is 0 before training: all members weigh the same."
+    assert messages in result["warnings"]
+    assert f"note: {messages}" in lines
+    assert messages in (files / "run" / "log.txt").read_text()
     assert_metrics_are_those_of_the_scores(files / "run", files / "test.csv")
 
 
@@ -225,8 +225,8 @@ def test_a_run_killed_while_it_was_choosing_how_many_models_to_train_goes_on(run
     assert_metrics_are_those_of_the_scores(files / "run", files / "test.csv")
 
 
-def test_the_pile_never_holds_labelled_or_test_rows_unless_asked(run, files):
-    everything = pd.concat([pd.read_csv(files / f"{name}.csv") for name in ("labeled", "pile", "test")])
+def test_the_unlabelled_data_never_holds_labelled_or_test_rows_unless_asked(run, files):
+    everything = pd.concat([pd.read_csv(files / f"{name}.csv") for name in ("labeled", "unlabeled", "test")])
     everything[["text"]].to_csv(files / "all.csv", index=False)
     lines = []
     assert run(unlabeled=files / "all.csv", log=lines.append)["rows"]["unlabeled"] == 50
@@ -262,7 +262,7 @@ def test_killed_at_any_point_and_started_again_a_run_ends_with_the_same_scores(r
         "--labeled",
         "labeled.csv",
         "--unlabeled",
-        "pile.csv",
+        "unlabeled.csv",
     ]
     command += ["--test", "test.csv", "--output", "killed", "--model", str(tiny_folder("bert"))]
     command += [word for setting in SETTINGS for word in ("--set", setting)]

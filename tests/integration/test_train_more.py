@@ -64,7 +64,7 @@ def test_development_rows_stop_training_and_choose_the_classifier(run, files):
     best = metrics["classifier"]
     assert best["kept"] == int(np.argmax(best["dev_each"]))
     assert metrics["rows"]["dev"] == 40
-    pd.read_csv(files / "pile.csv").assign(label="").to_csv(files / "no-labels.csv", index=False)
+    pd.read_csv(files / "unlabeled.csv").assign(label="").to_csv(files / "no-labels.csv", index=False)
     with pytest.raises(ClozifyError, match="No row of the development data"):
         run("other", dev=files / "no-labels.csv")
 
@@ -98,12 +98,12 @@ def test_a_balanced_loss_counts_every_label_the_same(run, files):
     assert weights[labels][:9].sum() == pytest.approx(weights[labels][9:].sum())
     rows = pd.concat([pd.read_csv(files / "labeled.csv"), pd.read_csv(files / "test.csv")])
     rows[(rows.label == 1) | (rows.index < 10)].to_csv(files / "lopsided.csv", index=False)
-    given = {"labeled": files / "lopsided.csv", "unlabeled": None, "test": files / "pile-with-labels.csv"}
-    pd.read_csv(files / "pile.csv").assign(label=2).to_csv(given["test"], index=False)
+    inputs = {"labeled": files / "lopsided.csv", "unlabeled": None, "test": files / "unlabeled-with-labels.csv"}
+    pd.read_csv(files / "unlabeled.csv").assign(label=2).to_csv(inputs["test"], index=False)
     for_the_rare = {}
     for balance in ("false", "true"):
         settings = [*SETTINGS, f"balance={balance}", "repetitions=1", "finetune_without_lm.learning_rate=1e-3"]
-        run(balance, **given, settings=settings)
+        run(balance, **inputs, settings=settings)
         scores = np.stack([np.load(path) for path in (files / balance / "members").glob("*/test.npy")])
         for_the_rare[balance] = float((scores[..., 1] - scores[..., 0]).mean())
     assert for_the_rare["true"] > for_the_rare["false"] + 0.1
@@ -134,14 +134,14 @@ def test_a_tracker_that_is_missing_or_unknown_is_an_error_before_anything_is_spe
 
 
 def test_a_full_disk_stops_with_a_sentence_and_a_folder_that_resumes(run, files, monkeypatch):
-    saved, room = np.save, 1  # one a member: its scores of the test rows
+    saved, space = np.save, 1  # one a member: its scores of the test rows
 
-    def save(*given):
-        nonlocal room
-        room -= 1
-        if room < 0:
+    def save(*inputs):
+        nonlocal space
+        space -= 1
+        if space < 0:
             raise OSError("5180 requested and 2016 written")  # NumPy's own words, without the system's number
-        saved(*given)
+        saved(*inputs)
 
     monkeypatch.setattr(np, "save", save)
     with pytest.raises(ClozifyError, match="no space left on the disk for the run .* the run resumes"):
@@ -153,7 +153,7 @@ def test_a_full_disk_stops_with_a_sentence_and_a_folder_that_resumes(run, files,
     assert sum("already done" in line for line in lines) == 1
 
 
-def test_a_run_without_a_pile_forgets_the_classifier_of_one_that_had_a_pile(run, files):
+def test_a_run_without_unlabelled_data_forgets_the_classifier_of_one_that_had_unlabelled_data(run, files):
     """Else predictions would come from a classifier that this run did not train."""
     from clozify.inference.finished_run import FinishedRun
 
@@ -167,7 +167,9 @@ def test_the_command_line_takes_a_development_file_and_trackers(files, tiny_fold
     from clozify import cli
 
     monkeypatch.chdir(files)
-    command = "clozify train task.toml --labeled labeled.csv --unlabeled pile.csv --dev test.csv --output run --quiet"
+    command = (
+        "clozify train task.toml --labeled labeled.csv --unlabeled unlabeled.csv --dev test.csv --output run --quiet"
+    )
     command += f" --recipe original-code --tracker tensorboard --json --model {tiny_folder('bert')}"
     command += "".join(f" --set {setting}" for setting in SETTINGS)
     monkeypatch.setattr(sys, "argv", command.split())
@@ -219,7 +221,9 @@ def test_the_command_line_shows_a_run_that_had_development_but_no_test_rows(file
     from clozify import cli
 
     monkeypatch.chdir(files)
-    command = "clozify train task.toml --labeled labeled.csv --unlabeled pile.csv --dev test.csv --output run --quiet"
+    command = (
+        "clozify train task.toml --labeled labeled.csv --unlabeled unlabeled.csv --dev test.csv --output run --quiet"
+    )
     command += f" --model {tiny_folder('bert')}" + "".join(f" --set {setting}" for setting in SETTINGS)
     monkeypatch.setattr(sys, "argv", command.split())
     with pytest.raises(SystemExit) as end:
@@ -232,15 +236,15 @@ def test_a_plan_times_few_steps_whatever_decides_their_number(files, tiny_folder
     from clozify.pipeline.cost import estimate
 
     settings = [*SETTINGS, "finetune.num_train_epochs=3000", "distill.exact_steps=false"]
-    given = {"unlabeled": files / "pile.csv", "model": str(tiny_folder("bert"))}
+    inputs = {"unlabeled": files / "unlabeled.csv", "model": str(tiny_folder("bert"))}
     cost = estimate(
-        prepare(TrainInputs(files / "task.toml", files / "labeled.csv", settings=settings, **given)), RunContext("cpu")
+        prepare(TrainInputs(files / "task.toml", files / "labeled.csv", settings=settings, **inputs)), RunContext("cpu")
     )
     assert cost.steps_a_member == 7500  # and not taken for the estimate
     assert cost.seconds > 0
     assert (
         estimate(
-            prepare(TrainInputs(files / "task.toml", method="ipet", settings=settings, **given)), RunContext("cpu")
+            prepare(TrainInputs(files / "task.toml", method="ipet", settings=settings, **inputs)), RunContext("cpu")
         ).members
         == 16
     )

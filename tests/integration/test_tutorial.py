@@ -27,13 +27,13 @@ FEW_STEPS = "".join(
 
 def commands(block: str) -> list[tuple[str, list[str]]]:
     """The commands of a console block, each with the lines that it is said to print."""
-    found: list[tuple[str, list[str]]] = []
+    result: list[tuple[str, list[str]]] = []
     for line in block.replace("\\\n", " ").splitlines():
         if line.startswith("$ "):
-            found.append((line.removeprefix("$ "), []))
+            result.append((line.removeprefix("$ "), []))
         else:
-            found[-1][1].append(line)
-    return found
+            result[-1][1].append(line)
+    return result
 
 
 def but_for_numbers(line: str) -> str:
@@ -98,8 +98,8 @@ def test_the_tutorial_runs_as_written(shell):
             (shell.folder / file).write_text(content, encoding="utf-8")
         for command, shown in commands(content) if language == "console" else []:
             printed = shell(command)
-            known = {but_for_numbers(line) for line in printed.splitlines()}
-            unknown = [line for line in shown if "..." not in line and but_for_numbers(line) not in known]
+            expected = {but_for_numbers(line) for line in printed.splitlines()}
+            unknown = [line for line in shown if "..." not in line and but_for_numbers(line) not in expected]
             assert not unknown, f"{command} does not print {unknown}, but\n{printed}"
             ran.append(" ".join(command.split()[:2]))
     wanted = "check zero-shot train suggest predict evaluate export serve"

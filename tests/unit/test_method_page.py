@@ -23,11 +23,11 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 
 def names_in(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
     """What a module or a class defines, each with what it defines in turn; `self.x = ...` counts for the class."""
-    found: dict[str, list[ast.stmt]] = {}
+    result: dict[str, list[ast.stmt]] = {}
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found[node.name] = node.body if isinstance(node, ast.ClassDef) else []
-            found |= {
+            result[node.name] = node.body if isinstance(node, ast.ClassDef) else []
+            result |= {
                 inner.attr: []
                 for inner in ast.walk(node)
                 if isinstance(node, ast.FunctionDef)
@@ -36,37 +36,37 @@ def names_in(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
             }
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-            found |= {target.id: [] for target in targets if isinstance(target, ast.Name)}
-    return found
+            result |= {target.id: [] for target in targets if isinstance(target, ast.Name)}
+    return result
 
 
 def is_in_the_package(name: str) -> bool:
     """A module or a name in one, as in `training.losses.joint_loss`; files are parsed, since importing them is slow."""
-    place, parts = PACKAGE, name.split(".")
-    while parts and (place / parts[0]).is_dir():
-        place /= parts.pop(0)
+    folder, parts = PACKAGE, name.split(".")
+    while parts and (folder / parts[0]).is_dir():
+        folder /= parts.pop(0)
     if not parts or name == "clozify":
         return True
-    file = place / f"{parts.pop(0)}.py"
+    file = folder / f"{parts.pop(0)}.py"
     if not file.is_file():
         return False
     body = ast.parse(file.read_text(encoding="utf-8")).body
     for part in parts:
-        known = names_in(body)
-        if part not in known:
+        expected = names_in(body)
+        if part not in expected:
             return False
-        body = known[part]
+        body = expected[part]
     return True
 
 
 def is_a_setting(name: str) -> bool:
     """A field or a section of the recipe, or NAME=VALUE that the recipe takes."""
     path, equals, _ = name.partition("=")
-    place: Any = Recipe()
+    section: Any = Recipe()
     for part in path.split("."):
-        if not isinstance(place, Section) or part not in type(place).model_fields:
+        if not isinstance(section, Section) or part not in type(section).model_fields:
             return False
-        place = getattr(place, part)
+        section = getattr(section, part)
     if equals:
         load_recipe("paper", [name])  # a value that is not allowed raises
     return True
@@ -95,17 +95,17 @@ def test_every_name_on_the_page_is_there(name):
 )
 def test_a_misspelt_name_would_be_noticed(name):
     """The check does reject names that do not exist."""
-    found = is_a_setting(name) or is_on_the_command_line(name) or is_a_shipped_name(name) or is_in_the_package(name)
-    assert not found
+    result = is_a_setting(name) or is_on_the_command_line(name) or is_a_shipped_name(name) or is_in_the_package(name)
+    assert not result
 
 
 def test_the_authors_recipe_sets_exactly_what_the_page_says():
     """The last column of the table is the recipe `original-code`, no more and no less."""
     theirs, table = load_recipe("original-code"), PAGE.split("## The authors' code")[1].split("## Baselines")[0]
     last = [line.split(" | ")[-1] for line in table.splitlines() if line.startswith("|")]
-    said = [name for cell in last if "not set" not in cell for name in re.findall(r"`([^`]+=[^`]+)`", cell)]
-    said += [f"{section}.exact_steps=false" for section in ("finetune_without_lm", "distill", "supervised")]
-    assert load_recipe("paper", said).model_dump(exclude={"name"}) == theirs.model_dump(exclude={"name"})
+    messages = [name for cell in last if "not set" not in cell for name in re.findall(r"`([^`]+=[^`]+)`", cell)]
+    messages += [f"{section}.exact_steps=false" for section in ("finetune_without_lm", "distill", "supervised")]
+    assert load_recipe("paper", messages).model_dump(exclude={"name"}) == theirs.model_dump(exclude={"name"})
 
 
 def test_deviations_that_change_numbers_are_told():

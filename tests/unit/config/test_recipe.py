@@ -24,8 +24,8 @@ def test_the_paper_s_recipe_is_appendix_b():
     }
     names = "adam_epsilon gradient_accumulation_steps learning_rate max_grad_norm max_steps per_gpu_train_batch_size"
     for section, values in table.items():
-        found = getattr(paper, section)
-        assert tuple(getattr(found, name) for name in [*names.split(), "weight_decay"]) == values
+        result = getattr(paper, section)
+        assert tuple(getattr(result, name) for name in [*names.split(), "weight_decay"]) == values
     assert (paper.finetune.alpha, paper.finetune.mlm_probability) == (1e-4, 0.15)
     assert (paper.finetune.per_gpu_helper_batch_size, paper.distill.temperature) == (3, 2.0)
     assert (paper.max_seq_length, paper.repetitions, paper.weighting) == (256, 3, "weighted")

@@ -92,8 +92,8 @@ def test_a_file_that_is_wrong_says_what(text, part):
 
 
 def test_all_faults_are_reported_at_once():
-    found = problems(toml('[labels]\na = "x"\nb = "x"\n', patterns='["{text}", "{mask} {nope}"]'))
-    assert len(found.splitlines()) == 3
+    result = problems(toml('[labels]\na = "x"\nb = "x"\n', patterns='["{text}", "{mask} {nope}"]'))
+    assert len(result.splitlines()) == 3
 
 
 def test_a_missing_verbalizer_word_names_the_verbalizer():

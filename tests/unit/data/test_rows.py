@@ -247,9 +247,9 @@ def test_rows_may_have_other_keys_and_types_than_the_first_ones(tmp_path, stars)
     filler = [{"text": f"row {n} " + "x" * 500, "label": 1, "more": None} for n in range(25_000)]
     rows = [*filler, {"text": "late", "label": "2", "more": [1], "new": {"a": 1}}]
     (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = read_rows(tmp_path / "d.jsonl", stars)
-    assert found.texts("text", 25_000) == ["late"]
-    assert found.labels[[0, -1]].tolist() == [0, 1]
+    result = read_rows(tmp_path / "d.jsonl", stars)
+    assert result.texts("text", 25_000) == ["late"]
+    assert result.labels[[0, -1]].tolist() == [0, 1]
 
 
 def test_whole_numbers_written_with_a_point_are_whole_numbers(tmp_path, stars):
@@ -298,7 +298,7 @@ def test_the_hash_of_all_texts_is_that_of_their_fingerprints_whatever_the_stretc
     assert rows.select([1, 2]).digest == hash_key(texts=rows.fingerprints(1, 3).tolist()) != expected
 
 
-def test_rows_are_taken_out_of_a_pile_in_stretches_too(tmp_path, stars, monkeypatch):
+def test_rows_are_taken_out_of_unlabelled_data_in_stretches_too(tmp_path, stars, monkeypatch):
     from clozify.data import rows as data
 
     rows = many(tmp_path, stars)

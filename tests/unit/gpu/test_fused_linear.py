@@ -33,9 +33,9 @@ def test_gradients_are_those_of_pytorch(shape, ones, monkeypatch):
     expected = gradients()
     with fused_linear_layers(module):
         assert "forward" in vars(module[0])
-        found = gradients()
+        result = gradients()
     assert "forward" not in vars(module[0])
-    for one, other in zip(expected, found, strict=True):
+    for one, other in zip(expected, result, strict=True):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
@@ -58,8 +58,8 @@ class Attention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(4, size) for size in sizes)
 
     def forward(self, x, other=None):
-        found = {name: getattr(self, name)(x if other is None or name == "query" else other) for name in self.order}
-        return found["query"] * found["key"] + found["value"].sin()
+        result = {name: getattr(self, name)(x if other is None or name == "query" else other) for name in self.order}
+        return result["query"] * result["key"] + result["value"].sin()
 
 
 def flatten(module):
@@ -81,8 +81,8 @@ def test_layers_with_the_same_input_are_one_product(order, cross_attention, flat
     module = Attention(order, (size,) * 3).double()
     x, other = (torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
-    def gradients(given):
-        out = module(x, given)
+    def gradients(inputs):
+        out = module(x, inputs)
         return [out, *torch.autograd.grad((out * out.detach().cos()).sum(), [x, *module.parameters()])]
 
     expected = [gradients(other if cross_attention else None) for _ in range(2)]
@@ -90,10 +90,10 @@ def test_layers_with_the_same_input_are_one_product(order, cross_attention, flat
         flatten(module)
     assert len(group_layers(module)) == 1
     with fused_linear_layers(module):
-        found = [gradients(other if cross_attention else None) for _ in range(2)]
+        result = [gradients(other if cross_attention else None) for _ in range(2)]
         with torch.no_grad():
             assert torch.allclose(copy.deepcopy(module)(x), module(x))
-    for one, two in zip(expected, found, strict=True):
+    for one, two in zip(expected, result, strict=True):
         for wanted, tensor in zip(one, two, strict=True):
             assert torch.allclose(wanted, tensor, rtol=1e-12, atol=1e-12)
 
@@ -112,8 +112,8 @@ def test_outputs_may_be_changed_in_place(dimensions):
     module, x = Scaling(None), torch.randn(*(2, 5)[: dimensions - 1], 4)
     expected = torch.autograd.grad(module(x).sum(), list(module.parameters()))
     with fused_linear_layers(module):
-        found = torch.autograd.grad(module(x).sum(), list(module.parameters()))
-    for one, other in zip(expected, found, strict=True):
+        result = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    for one, other in zip(expected, result, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
 
@@ -143,7 +143,7 @@ def test_an_encoder_s_attentions_are_found(kind):
     """One group a layer, and one for each of the other linear layers."""
     tiny = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9}
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(kind, **tiny))
-    found = group_layers(model)
-    assert [len(layers) for layers in found][:3] == [3, 3, 1]
+    result = group_layers(model)
+    assert [len(layers) for layers in result][:3] == [3, 3, 1]
     linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    assert sorted(map(id, linear)) == sorted(id(layer) for layers in found for layer in layers)
+    assert sorted(map(id, linear)) == sorted(id(layer) for layers in result for layer in layers)

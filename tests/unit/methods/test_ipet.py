@@ -1,4 +1,4 @@
-"""iPET's rules against numbers worked out by hand, and over random and degenerate inputs."""
+"""iPET's rules against numbers worked out by hand, and over random and degenerate given."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_without_labelled_rows_ten_are_drawn_and_a_remainder_goes_to_the_first_l
     assert counts_to_draw(none, 3, 10_000, PAPER)[0].tolist() == [75, 75, 50, 50]
 
 
-def test_a_small_pile_caps_the_sets_in_the_ratio_of_the_labels():
+def test_small_unlabelled_data_caps_the_sets_in_the_ratio_of_the_labels():
     wanted, capped = counts_to_draw(np.array([2, 6]), 2, 20, PAPER)  # 48 and 144 wanted
     assert capped
     assert wanted.tolist() == [5, 15]
@@ -142,7 +142,7 @@ def test_teachers_weigh_by_their_accuracy():
     at_once=st.sampled_from([1, 3, 16, 1000]),
 )
 def test_a_selection_has_the_rows_asked_for_whatever_the_scores_are(rows, of_t, generation, kind, how, seed, at_once):
-    """Never an endless loop, a division by zero, a row twice, or a label short; also when the pile comes in parts."""
+    """Never an endless loop, a division by zero, a row twice, or a label short; also with rows in parts."""
     of_t = np.array(of_t)
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(rows, len(of_t)))
@@ -173,7 +173,7 @@ def test_a_selection_has_the_rows_asked_for_whatever_the_scores_are(rows, of_t, 
 
 
 @pytest.mark.parametrize("how", ["probability", "score"])
-def test_a_pile_in_parts_is_drawn_from_in_the_same_proportion(how, monkeypatch):
+def test_unlabelled_data_in_parts_is_drawn_from_in_the_same_proportion(how, monkeypatch):
     """By hand for one row of three, each a part of its own; the lowest score is that of all parts, not of one."""
     monkeypatch.setattr(module, "CHUNK_SIZE", 1)
     scores = np.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0]])
@@ -183,18 +183,18 @@ def test_a_pile_in_parts_is_drawn_from_in_the_same_proportion(how, monkeypatch):
     assert np.bincount(drawn, minlength=3) / len(drawn) == pytest.approx(weights / weights.sum(), abs=0.03)
 
 
-def test_the_best_of_a_pile_are_the_same_however_it_is_cut(monkeypatch):
+def test_the_best_of_unlabelled_data_are_the_same_however_it_is_cut(monkeypatch):
     """Only the draw itself is by chance: pools and what is topped up must not depend on the parts."""
     scores = np.random.default_rng(0).normal(size=(200, 3)).round(1)  # many equals
     scores[:, 0] += 5
-    found = []
+    result = []
     for at_once in (1, 7, 64, 1000):
         monkeypatch.setattr(module, "CHUNK_SIZE", at_once)
         everything = np.array([0, 40, 40])  # of rows that are best for label 0
         topped = select_rows(scores, everything, np.random.default_rng(0))
         pooled = select_rows(scores, np.array([5, 5, 5]), np.random.default_rng(0), pool=20)
-        found.append((topped.rows.tolist(), topped.labels.tolist(), pooled.rows.tolist(), pooled.labels.tolist()))
-    assert all(one == found[0] for one in found)
+        result.append((topped.rows.tolist(), topped.labels.tolist(), pooled.rows.tolist(), pooled.labels.tolist()))
+    assert all(one == result[0] for one in result)
 
 
 @given(st.lists(st.integers(0, 6), max_size=60), st.integers(0, 9), st.integers(1, 9))

@@ -37,8 +37,8 @@ def test_a_guess_is_the_weighted_mean_over_the_original_and_its_augmentations():
     scores = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]]), torch.tensor([[0.5, 0.0]])]
     p = [torch.softmax(part, -1)[0] for part in scores]
     mean = (p[0] + 0.5 * p[1] + 0.5 * p[2]) / 2
-    found = guess_labels(scores, Mixtext(augmented_weight=0.5, temperature=0.5))[0]
-    assert found.tolist() == pytest.approx((mean**2 / (mean**2).sum()).tolist())
+    result = guess_labels(scores, Mixtext(augmented_weight=0.5, temperature=0.5))[0]
+    assert result.tolist() == pytest.approx((mean**2 / (mean**2).sum()).tolist())
     alone = guess_labels(scores, Mixtext(augmented_weight=0, temperature=1))[0]
     assert alone.tolist() == pytest.approx(p[0].tolist())
 
@@ -61,7 +61,7 @@ def layer_by_layer(classifier, batch, layer, share, order):
         mask = torch.from_numpy(batch.attention_mask[[row]])[:, None, None].bool()
         return states, mask
 
-    found = []
+    result = []
     for a, b in enumerate(order):
         (states, mask), (others, mask_of_other) = start(a), start(b)
         for number, run in enumerate(bert.encoder.layer, start=1):
@@ -70,8 +70,8 @@ def layer_by_layer(classifier, batch, layer, share, order):
                 others = run(others, mask_of_other)
             if number == layer:
                 states = share * states + (1 - share) * others
-        found.append(classifier.model.classifier(bert.pooler(states))[0])
-    return torch.stack(found)
+        result.append(classifier.model.classifier(bert.pooler(states))[0])
+    return torch.stack(result)
 
 
 @pytest.mark.parametrize("layer", [1, 2])
@@ -79,25 +79,25 @@ def test_mixing_equals_running_both_rows_layer_by_layer(classifier, layer):
     batch, order = encoded(classifier, TEXTS).batch(np.arange(4)), [2, 0, 3, 1]
     with torch.no_grad():
         with mixing(classifier.model, layer, 0.6, torch.tensor(order)):
-            found = classifier.scores(batch, one_pass=True)
+            result = classifier.scores(batch, one_pass=True)
         expected = layer_by_layer(classifier, batch, layer, 0.6, order)
-        assert torch.allclose(found, expected, atol=1e-5)
-        assert not torch.allclose(found, classifier.scores(batch), atol=1e-3)
+        assert torch.allclose(result, expected, atol=1e-5)
+        assert not torch.allclose(result, classifier.scores(batch), atol=1e-3)
 
 
 @pytest.mark.parametrize("hinge", [0.0, 0.3])
 def test_a_step_mixes_states_and_labels_by_the_same_lambda_and_order(classifier, monkeypatch, hinge):
     """Labels mixed in another order than states would teach noise, and the loss would still fall."""
     labeled, labels = encoded(classifier, TEXTS[:3]), np.array([0, 1, 2], dtype=np.int16)
-    pile = encoded(classifier, ["server data", "a game of mail", "python"])
+    unlabeled = encoded(classifier, ["server data", "a game of mail", "python"])
     versions = [encoded(classifier, ["data of a server", "mail", "for python"])]
     settings = Mixtext(max_steps=4, per_gpu_train_batch_size=2, per_gpu_unlabeled_batch_size=2, lambda_u=0.5)
     settings = settings.model_copy(update={"lambda_u_hinge": hinge, "margin": 0.1})
     seen = {}
     monkeypatch.setattr(module, "train", lambda model, loss, *_, **__: seen.update(loss=loss) or [])
     monkeypatch.setattr(module, "cycle_batches", lambda rows, count, rng: iter([rng.permutation(rows)[:count]]))
-    mixtext(classifier, labeled, labels, pile, versions, TrainingSetup(settings, np.random.default_rng(5), None))
-    found = seen["loss"](1).item()
+    mixtext(classifier, labeled, labels, unlabeled, versions, TrainingSetup(settings, np.random.default_rng(5), None))
+    result = seen["loss"](1).item()
 
     again = np.random.default_rng(5)
     chosen, others = again.permutation(3)[:2], again.permutation(3)[:2]
@@ -105,12 +105,12 @@ def test_a_step_mixes_states_and_labels_by_the_same_lambda_and_order(classifier,
     share = max(share, 1 - share)
     order = again.permutation(6)
     with torch.no_grad():
-        p = [torch.softmax(classifier.scores(of.batch(others)), -1) for of in (pile, *versions)]
+        p = [torch.softmax(classifier.scores(of.batch(others)), -1) for of in (unlabeled, *versions)]
         guess = ((p[0] + p[1]) / 2) ** (1 / 5)
         guess = guess / guess.sum(-1, keepdim=True)
         targets = torch.cat([torch.eye(3)[labels[chosen]], guess, guess])
         batch = concat_batches(
-            [labeled.batch(chosen), versions[0].batch(others), pile.batch(others)], classifier.tokenizer.pad_id
+            [labeled.batch(chosen), versions[0].batch(others), unlabeled.batch(others)], classifier.tokenizer.pad_id
         )
         logs = torch.log_softmax(layer_by_layer(classifier, batch, 2, share, order.tolist()), -1)
     expected = 0.0
@@ -122,7 +122,7 @@ def test_a_step_mixes_states_and_labels_by_the_same_lambda_and_order(classifier,
             expected += 1 / 4 * 0.5 * (target * (target.log() - logs[row])).nan_to_num().sum().item() / 4
     for of_row in p[0]:  # the originals, which are not mixed
         expected += 1 / 4 * hinge * max(0.0, -(of_row * of_row.log()).sum().item() - 0.1) / 2
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert result == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_classification_layer_has_a_learning_rate_of_its_own(classifier, monkeypatch):

@@ -46,9 +46,9 @@ def test_blocks_are_full_and_hold_the_texts_end_to_end_with_a_separator_between(
     texts = [tokenizer.encode(text) for stretch in TEXTS for text in stretch if text]
     assert total == sum(map(len, texts))
     stream = [token for text in texts for token in [*text, *last]]
-    found = blocks[:, 1:-1].ravel().tolist()
-    assert found == stream[: len(found)]
-    assert len(stream) - len(found) < 10
+    result = blocks[:, 1:-1].ravel().tolist()
+    assert result == stream[: len(result)]
+    assert len(stream) - len(result) < 10
 
 
 def test_packing_does_not_depend_on_how_many_texts_are_read_at_a_time(tiny, tmp_path):
@@ -63,10 +63,10 @@ def test_special_tokens_are_never_masked_and_a_share_of_the_others_is(tiny):
     blocks = some_blocks(model, 200)
     items = step._MaskedBlocks(blocks, np.arange(200), model.tokenizer, 0.15, (42, 0))
     labels = torch.stack([items[number]["labels"] for number in range(200)])
-    asked = labels != step.IGNORED
-    assert not asked[:, [0, -1]].any()
-    assert 0.12 < asked[:, 1:-1].float().mean() < 0.18
-    assert torch.equal(labels[asked], torch.from_numpy(blocks.astype(np.int64))[asked])
+    options = labels != step.IGNORED
+    assert not options[:, [0, -1]].any()
+    assert 0.12 < options[:, 1:-1].float().mean() < 0.18
+    assert torch.equal(labels[options], torch.from_numpy(blocks.astype(np.int64))[options])
 
 
 def test_a_mask_depends_on_the_seed_and_the_draw_alone(tiny):
@@ -88,12 +88,12 @@ def test_the_held_out_loss_is_the_models_own_loss(kind, tiny_folder, tmp_path):
     """The head reads only the masked tokens; it must score them as the whole model would."""
     model = load_model(tiny_folder(kind))
     blocks, held_out = some_blocks(model), np.array([2, 5])
-    found = step.pretrain(model, blocks, held_out, settings(max_steps=0), 42, tmp_path)
-    assert found.before == found.after
+    result = step.pretrain(model, blocks, held_out, settings(max_steps=0), 42, tmp_path)
+    assert result.before == result.after
     items = step._MaskedBlocks(blocks, held_out, model.tokenizer, 0.15, (42, 1))
     batch = {name: torch.stack([items[0][name], items[1][name]]) for name in ("input_ids", "labels")}
     with torch.no_grad():
-        assert model.model(**batch).loss.item() == pytest.approx(found.before, abs=1e-4)
+        assert model.model(**batch).loss.item() == pytest.approx(result.before, abs=1e-4)
 
 
 def test_two_micro_batches_make_the_same_step_as_their_blocks_in_one(tiny_folder, tmp_path):
@@ -134,9 +134,9 @@ def test_training_learns_and_never_reads_the_held_out_blocks(tiny_folder, tmp_pa
     model = load_model(tiny_folder("bert"))
     lines = []
     how = settings(max_steps=30, learning_rate=3e-3)
-    found = step.pretrain(model, some_blocks(model), np.array([2, 5]), how, 42, tmp_path, lines.append)
-    assert found.losses[-1][1] < found.losses[0][1]
-    assert [number for number, _ in found.losses] == [25, 30]
+    result = step.pretrain(model, some_blocks(model), np.array([2, 5]), how, 42, tmp_path, lines.append)
+    assert result.losses[-1][1] < result.losses[0][1]
+    assert [number for number, _ in result.losses] == [25, 30]
     assert set(seen) == set(range(12)) - {2, 5}
     assert len(seen) == 30 * how.rows_per_step  # however few blocks there are
     assert any(line.startswith("step 30 of 30  loss ") for line in lines)
@@ -145,8 +145,8 @@ def test_training_learns_and_never_reads_the_held_out_blocks(tiny_folder, tmp_pa
 def test_a_block_without_a_masked_token_is_no_loss_that_is_no_number(tiny_folder, tmp_path):
     model = load_model(tiny_folder("bert"))
     how = settings(mlm_probability=0.01, per_gpu_train_batch_size=1)
-    found = step.pretrain(model, some_blocks(model, size=8), np.array([2]), how, 42, tmp_path)
-    assert np.isfinite(found.after)
+    result = step.pretrain(model, some_blocks(model, size=8), np.array([2]), how, 42, tmp_path)
+    assert np.isfinite(result.after)
 
 
 def test_a_loss_that_is_no_number_ends_with_a_sentence_and_leaves_no_checkpoint(tiny_folder, tmp_path):

@@ -94,15 +94,15 @@ def test_a_step_is_both_losses_over_the_rows_it_drew(classifier, monkeypatch):
     """Rows put together in one order and read in another would tie a row to another's augmentation without a word."""
     labeled, labels = encoded(classifier, ["a fine game", "a slow tool", "mail"]), np.array([0, 1, 2], dtype=np.int16)
     texts = [f"{word} and {word}" for word in "game tool mail server data python".split()]
-    pile = encoded(classifier, texts)
+    unlabeled = encoded(classifier, texts)
     versions = [encoded(classifier, [f"{text} {mark}" for text in texts]) for mark in ("for all", "in the world of it")]
     settings = Uda(uda_confidence_thresh=0.0, max_steps=4, per_gpu_train_batch_size=2, per_gpu_unlabeled_batch_size=5)
     seen = {}
     monkeypatch.setattr(module, "train", lambda model, loss, *_, **__: seen.update(loss=loss) or [])
     monkeypatch.setattr(module, "cycle_batches", lambda rows, count, rng: iter([rng.permutation(rows)[:count]]))
     rng = np.random.default_rng(3)
-    uda(classifier, labeled, labels, pile, versions, TrainingSetup(settings, rng, None))
-    found = seen["loss"](2).item()
+    uda(classifier, labeled, labels, unlabeled, versions, TrainingSetup(settings, rng, None))
+    result = seen["loss"](2).item()
 
     again = np.random.default_rng(3)
     chosen, others = again.permutation(3)[:2], again.permutation(6)[:5]
@@ -117,9 +117,9 @@ def test_a_step_is_both_losses_over_the_rows_it_drew(classifier, monkeypatch):
     kept = [loss for loss in losses if math.exp(-loss) <= most]
     kl = 0.0
     for row, version in zip(others, which, strict=True):
-        p = torch.softmax(score(pile, row) / 0.85, -1)
+        p = torch.softmax(score(unlabeled, row) / 0.85, -1)
         kl += (p * (p.log() - torch.log_softmax(score(versions[version], row), -1))).sum().item()
-    assert found == pytest.approx(sum(kept) / max(1, len(kept)) + kl / 5, rel=1e-4)
+    assert result == pytest.approx(sum(kept) / max(1, len(kept)) + kl / 5, rel=1e-4)
 
 
 def test_the_warm_up_is_a_share_of_the_steps_that_are_tried():

@@ -24,21 +24,21 @@ def uniform(labels, candidates):
 
 def test_s_is_the_paper_s_on_numbers_worked_out_by_hand():
     """With the label's own old word in the denominator, words would still get a ranking, but another one."""
-    found = score_words(SCORES, LABELS, np.array([[0, 1]]))  # v(0) is the first candidate, v(1) the second
+    result = score_words(SCORES, LABELS, np.array([[0, 1]]))  # v(0) is the first candidate, v(1) the second
     # beside v(1), whose exp M is 2 in the first row and 1 in the second
     of_first = [1 / 3 - 3 / 4, 2 / 4 - 1 / 2, 3 / 5 - 1 / 2]
     # beside v(0), whose exp M is 3 in the second row, which is this label's own, and 1 in the first
     of_second = [3 / 6 - 1 / 2, 1 / 4 - 2 / 3, 1 / 4 - 3 / 4]
-    assert np.allclose(found, [of_first, of_second], atol=1e-6)
+    assert np.allclose(result, [of_first, of_second], atol=1e-6)
 
 
 def test_the_words_of_all_other_labels_stand_in_the_denominator():
     scores = np.log([[[1, 2, 3], [1, 1, 1], [4, 1, 2]]]).astype(np.float32)
-    found = score_words(scores, np.array([0, 1, 2], dtype=np.int16), np.array([[0, 1, 2]]))
+    result = score_words(scores, np.array([0, 1, 2], dtype=np.int16), np.array([[0, 1, 2]]))
     others = np.array([2 + 3, 1 + 1, 1 + 2])  # of label 0, in each row
     q = [[1 / 6, 2 / 7, 3 / 8], [1 / 3, 1 / 3, 1 / 3], [4 / 7, 1 / 4, 2 / 5]]
     assert np.allclose(np.exp(scores[0]) / (np.exp(scores[0]) + others[:, None]), q, atol=1e-6)
-    assert np.allclose(found[0], np.array(q[0]) - (np.array(q[1]) + q[2]) / 2, atol=1e-6)
+    assert np.allclose(result[0], np.array(q[0]) - (np.array(q[1]) + q[2]) / 2, atol=1e-6)
 
 
 def test_patterns_and_verbalizers_count_alike():
@@ -82,23 +82,23 @@ def test_scores_far_apart_are_certain_and_not_broken():
 
 def test_a_mean_over_no_rows_counts_as_nothing():
     """A label without rows, or all rows of one label: NaN would spread to every label by the next draw."""
-    found = score_words(SCORES, np.array([0, 0], dtype=np.int16), np.array([[0, 1]]))
-    assert np.allclose(found[0], [(1 / 3 + 3 / 4) / 2, 1 / 2, (3 / 5 + 1 / 2) / 2])
-    assert not found[1].any()
+    result = score_words(SCORES, np.array([0, 0], dtype=np.int16), np.array([[0, 1]]))
+    assert np.allclose(result[0], [(1 / 3 + 3 / 4) / 2, 1 / 2, (3 / 5 + 1 / 2) / 2])
+    assert not result[1].any()
 
 
 def test_a_label_without_rows_keeps_the_words_that_it_started_with():
     start = np.array([[1 / 3] * 3, [1 / 3] * 3, [0, 1, 0]])
-    found = search_verbalizer(SCORES, LABELS, start, Words(k=5), 0)
-    assert np.array_equal(found.rho[2], [0, 1, 0])
-    assert np.allclose(found.rho.sum(axis=1), 1)
+    result = search_verbalizer(SCORES, LABELS, start, Words(k=5), 0)
+    assert np.array_equal(result.rho[2], [0, 1, 0])
+    assert np.allclose(result.rho.sum(axis=1), 1)
 
 
 def test_the_first_draw_is_from_the_words_that_a_label_starts_with():
     """Seeds that are only put beside the result would not steer the search."""
     start = np.array([[1.0, 0, 0], [0, 1.0, 0]])
-    found = search_verbalizer(SCORES, LABELS, start, Words(k=7, i_max=1), 0)
-    assert np.allclose(found.scores, score_words(SCORES, LABELS, np.array([[0, 1]])), atol=1e-6)
+    result = search_verbalizer(SCORES, LABELS, start, Words(k=7, i_max=1), 0)
+    assert np.allclose(result.scores, score_words(SCORES, LABELS, np.array([[0, 1]])), atol=1e-6)
 
 
 def test_the_word_that_only_a_label_s_rows_call_for_is_found():
@@ -107,8 +107,8 @@ def test_the_word_that_only_a_label_s_rows_call_for_is_found():
     scores = rng.normal(size=(2, 30, 200)).astype(np.float32)
     for label, word in enumerate((17, 5, 150)):
         scores[:, labels == label, word] += 4
-    found = search_verbalizer(scores, labels, uniform(3, 200), Words(k=40), 0)
-    assert [int(found.order(label)[0]) for label in range(3)] == [17, 5, 150]
+    result = search_verbalizer(scores, labels, uniform(3, 200), Words(k=40), 0)
+    assert [int(result.order(label)[0]) for label in range(3)] == [17, 5, 150]
 
 
 def test_a_seed_repeats_the_search_and_another_one_draws_anew():
@@ -126,27 +126,27 @@ def suitability(*scores, epsilon=0.001):
 
 
 def test_equally_good_words_stay_in_the_order_of_their_frequency():
-    found = suitability([0.2, 0.3, 0.2, 0.3, -0.5, -0.4])
-    assert found.order(0).tolist() == [1, 3, 0, 2, 5, 4]
+    result = suitability([0.2, 0.3, 0.2, 0.3, -0.5, -0.4])
+    assert result.order(0).tolist() == [1, 3, 0, 2, 5, 4]
 
 
 def test_a_label_gets_m_words_that_tell_it_from_the_others_and_one_at_least():
     """Below epsilon all words are equally likely: taking ten anyway would fill a verbalizer with noise."""
-    found = suitability([0.5, 0.4, 0.3, -0.1], [-0.4, -0.3, 0.2, -0.1], [-0.4, -0.3, -0.2, -0.1])
-    assert found.choose(Words(m=2), {}) == [[0, 1], [2], [3]]
+    result = suitability([0.5, 0.4, 0.3, -0.1], [-0.4, -0.3, 0.2, -0.1], [-0.4, -0.3, -0.2, -0.1])
+    assert result.choose(Words(m=2), {}) == [[0, 1], [2], [3]]
 
 
 def test_given_words_come_first_and_are_found_for_no_other_label():
-    found = suitability([0.5, 0.4, 0.3, 0.2], [0.1, 0.9, 0.2, 0.3])
-    assert found.choose(Words(m=2), {0: [3, 3]}) == [[3, 0], [1, 2]]
-    assert found.choose(Words(m=1), {0: [3, 2]}) == [[3, 2], [1]]
+    result = suitability([0.5, 0.4, 0.3, 0.2], [0.1, 0.9, 0.2, 0.3])
+    assert result.choose(Words(m=2), {0: [3, 3]}) == [[3, 0], [1, 2]]
+    assert result.choose(Words(m=1), {0: [3, 2]}) == [[3, 2], [1]]
 
 
 def test_no_two_labels_end_with_exactly_the_same_words():
     """They could never be told apart, and the task file would be refused."""
-    found = suitability([0.5, 0.4, 0.3], [0.6, 0.2, 0.1], [0.3, 0.2, 0.1])
-    assert found.choose(Words(m=1), {}) == [[1], [0], [2]]
-    assert found.choose(Words(m=2), {}) == [[0, 2], [0, 1], [0]]
-    assert found.choose(Words(m=3), {}) == [[0, 1], [0, 1, 2], [0, 2]]
+    result = suitability([0.5, 0.4, 0.3], [0.6, 0.2, 0.1], [0.3, 0.2, 0.1])
+    assert result.choose(Words(m=1), {}) == [[1], [0], [2]]
+    assert result.choose(Words(m=2), {}) == [[0, 2], [0, 1], [0]]
+    assert result.choose(Words(m=3), {}) == [[0, 1], [0, 1, 2], [0, 2]]
     with pytest.raises(TaskError, match="too few words"):
         suitability([0.5], [0.4]).choose(Words(m=1), {})

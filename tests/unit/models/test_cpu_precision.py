@@ -58,5 +58,5 @@ def test_nothing_is_tried_unless_it_is_asked_for(child):
     child("raise SystemExit(1)")
     recipe = load_recipe("quick")
     assert choose_precision(recipe, "builtin", "cpu", []) is recipe
-    asked = load_recipe("quick", ["scoring=auto"])
-    assert choose_precision(asked, "builtin", "cuda", []) is asked
+    options = load_recipe("quick", ["scoring=auto"])
+    assert choose_precision(options, "builtin", "cuda", []) is options

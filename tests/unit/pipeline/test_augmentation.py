@@ -23,15 +23,15 @@ TEXTS = ["A game for children, a GAME!", "", "日本 mail 🙂 server", "x", "ut
 def test_rewriting_touches_the_masked_tokens_and_no_other_letter(architecture, tiny):
     """Decoding whole rows would lower their case, drop what the tokenizer does not know, and move spaces."""
     model = tiny(architecture)
-    found = rewrite(model, TEXTS, Augment(mask_share=0.3), 40, seed=1)
-    assert found == rewrite(model, TEXTS, Augment(mask_share=0.3), 40, seed=1)
-    assert found != rewrite(model, TEXTS, Augment(mask_share=0.3), 40, seed=2)
-    assert found[1] == ""
-    assert found[0] != TEXTS[0]
-    assert found[4] != TEXTS[4]
-    assert "🙂" in found[2]
-    assert not any("[UNK]" in text or "<unk>" in text for text in found)
-    assert found[4].endswith(TEXTS[4][-60:])  # beyond what the model reads
+    result = rewrite(model, TEXTS, Augment(mask_share=0.3), 40, seed=1)
+    assert result == rewrite(model, TEXTS, Augment(mask_share=0.3), 40, seed=1)
+    assert result != rewrite(model, TEXTS, Augment(mask_share=0.3), 40, seed=2)
+    assert result[1] == ""
+    assert result[0] != TEXTS[0]
+    assert result[4] != TEXTS[4]
+    assert "🙂" in result[2]
+    assert not any("[UNK]" in text or "<unk>" in text for text in result)
+    assert result[4].endswith(TEXTS[4][-60:])  # beyond what the model reads
 
 
 def test_a_share_of_the_tokens_is_rewritten_and_at_least_one(tiny, monkeypatch):
@@ -66,11 +66,11 @@ def test_words_are_drawn_as_often_as_the_model_likes_them(tiny):
         scores = model.model(ids).logits[0, 1] / 0.9
     may = vocabulary.usable & vocabulary.starts
     expected = torch.softmax(scores.masked_fill(~torch.from_numpy(may), -torch.inf), -1).numpy()
-    found = rewrite(model, ["good"] * 4000, Augment(mask_share=0.9), 16, seed=0)
+    result = rewrite(model, ["good"] * 4000, Augment(mask_share=0.9), 16, seed=0)
     best = int(expected.argmax())
-    share = np.mean([text == vocabulary.surface[best] for text in found])
+    share = np.mean([text == vocabulary.surface[best] for text in result])
     assert share == pytest.approx(float(expected[best]), abs=4 * float(expected[best] / 4000) ** 0.5)
-    assert set(found) <= {vocabulary.surface[n] for n in np.flatnonzero(may)}
+    assert set(result) <= {vocabulary.surface[n] for n in np.flatnonzero(may)}
 
 
 @pytest.fixture(scope="session")
@@ -92,12 +92,12 @@ def marian(tmp_path_factory):
 
 def test_a_text_goes_there_and_back_the_same_way_for_the_same_seed(marian):
     model = Translator(marian, "cpu")
-    found = backtranslate(model, model, TEXTS, 0.9, seed=3)
-    assert found == backtranslate(model, model, TEXTS, 0.9, seed=3)
-    assert found != backtranslate(model, model, TEXTS, 0.9, seed=4)
-    assert found[1] == ""
-    assert all(found[row] for row in (0, 2, 3, 4))
-    assert found[0] != TEXTS[0]
+    result = backtranslate(model, model, TEXTS, 0.9, seed=3)
+    assert result == backtranslate(model, model, TEXTS, 0.9, seed=3)
+    assert result != backtranslate(model, model, TEXTS, 0.9, seed=4)
+    assert result[1] == ""
+    assert all(result[row] for row in (0, 2, 3, 4))
+    assert result[0] != TEXTS[0]
 
 
 def test_a_translation_model_that_is_not_there_is_one_sentence_with_the_ways_out(tiny_folder):
@@ -121,20 +121,20 @@ patterns = ["It was {mask}. {text}"]
 
 @pytest.fixture
 def plan(tmp_path):
-    """A plan with a pile of ten rows of which the first was taken out, and paraphrases as given."""
+    """A plan with ten unlabelled rows of which the first was taken out, and paraphrases as given."""
     pd.DataFrame({"key": list("abcdefghij"), "title": "t", "text": [f"row {n}" for n in range(10)]}).to_csv(
-        tmp_path / "pile.csv", index=False
+        tmp_path / "unlabeled.csv", index=False
     )
 
     def make(paraphrases, task_id="", share=1.0):
         task = parse_task(task_id + TASK)
         pd.DataFrame(paraphrases).to_csv(tmp_path / "other.csv", index=False)
-        pile = read_rows(tmp_path / "pile.csv", task).select(np.arange(1, 10))
+        unlabeled_rows = read_rows(tmp_path / "unlabeled.csv", task).select(np.arange(1, 10))
         recipe = load_recipe("paper", [f"augment.share={share}"])
-        found = read_paraphrases(tmp_path / "other.csv", task)
+        result = read_paraphrases(tmp_path / "other.csv", task)
         warned: list[str] = []
         return SimpleNamespace(
-            task=task, recipe=recipe, unlabeled=pile, paraphrases=found, warnings=warned, warn=warned.append
+            task=task, recipe=recipe, unlabeled=unlabeled_rows, paraphrases=result, warnings=warned, warn=warned.append
         )
 
     return make
@@ -144,33 +144,35 @@ def join(plan):
     return join_paraphrases(plan, plan.paraphrases, plan)
 
 
-def said(found):
-    return list(zip(found.unlabeled.texts("text"), *(version.texts("text") for version in found.versions), strict=True))
+def messages(result):
+    return list(
+        zip(result.unlabeled.texts("text"), *(version.texts("text") for version in result.versions), strict=True)
+    )
 
 
-def test_paraphrases_by_order_follow_the_pile_s_file_also_where_rows_were_taken_out(plan):
+def test_paraphrases_by_order_follow_the_unlabelled_data_s_file_also_where_rows_were_taken_out(plan):
     """Counted among the rows that are left, every paraphrase would belong to its neighbour."""
     other = {"title": "t", "text": [f"other {n}" for n in range(10)] + [f"third {n}" for n in range(10)]}
-    found = join(plan(other))
-    assert said(found) == [(f"row {n}", f"other {n}", f"third {n}") for n in range(1, 10)]
-    assert "other.csv" in found.description
+    result = join(plan(other))
+    assert messages(result) == [(f"row {n}", f"other {n}", f"third {n}") for n in range(1, 10)]
+    assert "other.csv" in result.description
 
 
 def test_paraphrases_by_id_may_be_several_a_row_and_lack_rows(plan):
     other = {"key": ["d", "b", "d", "zz"], "title": "t", "text": ["D", "B", "D2", "-"]}
-    given = plan(other, 'id = "key"\n')
-    assert said(join(given)) == [("row 1", "B", "B"), ("row 3", "D", "D2")]
-    assert given.warnings == ["7 unlabelled rows have no paraphrase and are left out."]
+    inputs = plan(other, 'id = "key"\n')
+    assert messages(join(inputs)) == [("row 1", "B", "B"), ("row 3", "D", "D2")]
+    assert inputs.warnings == ["7 unlabelled rows have no paraphrase and are left out."]
     numbered = {"id": [5, 2], "title": "t", "text": ["F", "C"]}  # the row's number in the file, from 0
-    assert said(join(plan(numbered))) == [("row 2", "C"), ("row 5", "F")]
+    assert messages(join(plan(numbered))) == [("row 2", "C"), ("row 5", "F")]
 
 
-def test_half_of_the_pile_is_used_where_the_paper_halves_it(plan):
+def test_half_of_the_unlabelled_data_is_used_where_the_paper_halves_it(plan):
     other = {"title": "t", "text": [f"other {n}" for n in range(10)]}
-    found = said(join(plan(other, share=0.5)))
-    assert len(found) == 4
-    assert all(new == f"other {old[4:]}" for old, new in found)
-    assert found == said(join(plan(other, share=0.5)))
+    result = messages(join(plan(other, share=0.5)))
+    assert len(result) == 4
+    assert all(new == f"other {old[4:]}" for old, new in result)
+    assert result == messages(join(plan(other, share=0.5)))
 
 
 @pytest.mark.parametrize(
@@ -189,10 +191,11 @@ def test_paraphrases_that_do_not_fit_are_one_sentence(plan, other, task_id, part
 
 
 def test_every_way_has_a_name_for_the_result(plan):
-    given = plan({"title": "t", "text": ["a"] * 10})
-    given.model = "builtin"
-    assert "'Helsinki-NLP/opus-mt-en-ru' and 'Helsinki-NLP/opus-mt-ru-en'" in make_augmenter(given, "cpu").description
-    given.recipe = load_recipe("quick")
+    inputs = plan({"title": "t", "text": ["a"] * 10})
+    inputs.model = "builtin"
+    assert "'Helsinki-NLP/opus-mt-en-ru' and 'Helsinki-NLP/opus-mt-ru-en'" in make_augmenter(inputs, "cpu").description
+    inputs.recipe = load_recipe("quick")
     assert (
-        make_augmenter(given, "cpu").description == "rewriting 15% of the tokens by the masked language model 'builtin'"
+        make_augmenter(inputs, "cpu").description
+        == "rewriting 15% of the tokens by the masked language model 'builtin'"
     )

@@ -25,8 +25,8 @@ GIB = 1 << 30
 )
 def test_memory_threads_and_models_decide_how_many_are_trained_at_a_time(measured, models, count, reason):
     """One too many, and all of them run out of memory in the middle of the night."""
-    found, why = fit_models(measured, models)
-    assert found == count
+    result, why = fit_models(measured, models)
+    assert result == count
     assert why.endswith(f"the limit is {reason}")
     assert why.startswith(f"at once: {count} on each {'GPU' if measured.device == 'cuda' else 'machine'}; one takes ")
     assert f"{measured.peak / GIB:.1f} of {measured.free / GIB:.1f} GiB" in why
@@ -35,15 +35,15 @@ def test_memory_threads_and_models_decide_how_many_are_trained_at_a_time(measure
 def test_the_longest_rows_are_measured(rows):
     """A trial of short rows finds room that the long ones take later."""
     assert _longest_rows(rows).texts("text")[2].startswith("utility")
-    from clozify.pipeline import concurrency as room
+    from clozify.pipeline import concurrency as space
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "TRIAL_ROWS", 1)
+        patch.setattr(space, "TRIAL_ROWS", 1)
         assert _longest_rows(rows).texts("text")[0].startswith("utility")
 
 
 def test_a_number_or_auto_is_taken_and_nothing_else():
-    assert [parse_at_once(asked) for asked in (None, "3", 2, "auto")] == [1, 3, 2, None]
+    assert [parse_at_once(options) for options in (None, "3", 2, "auto")] == [1, 3, 2, None]
     for wrong in ("0", 0, "-1", "all", "1.5"):
         with pytest.raises(RunError, match="it takes 'auto' or a number"):
             parse_at_once(wrong)

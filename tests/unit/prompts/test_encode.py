@@ -23,7 +23,7 @@ def one_at_a_time(lengths: list[int], budget: int) -> list[int]:
     kept = list(lengths)
     while sum(kept) > budget:
         longest = max(kept)
-        kept[max(place for place, length in enumerate(kept) if length == longest)] -= 1
+        kept[max(index for index, length in enumerate(kept) if length == longest)] -= 1
     return kept
 
 
@@ -154,12 +154,12 @@ def test_the_authors_spacing_encodes_each_part_by_itself_behind_a_space(tiny, ar
     wording = Wording(spacing="between-parts", label_words="leading-space")
     template = compile_pattern(Pattern("({mask}). {text}: it was"), tokenizer, wording)
     columns = {c: c.tokenize(tokenizer, ["a game"]) for c in template.fields}
-    found = EncodedRows(template, columns, 60).batch(np.arange(1)).input_ids[0].tolist()
+    result = EncodedRows(template, columns, 60).batch(np.arange(1)).input_ids[0].tolist()
     behind_a_space = [
         tokenizer.encode("x " + part)[len(tokenizer.encode("x")) :]
         for part in ("(", "). ".strip(), "a game", ": it was")
     ]
     (before,), (after,) = tokenizer.special_tokens(1).specials
     left, right, text, end = behind_a_space
-    assert found == [before, *left, tokenizer.mask_id, *right, *text, *end, after]
+    assert result == [before, *left, tokenizer.mask_id, *right, *text, *end, after]
     assert word_ids(tokenizer, template, "game") == tokenizer.encode("x game")[len(tokenizer.encode("x")) :]

@@ -45,17 +45,17 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
     members, each = [], []
     for number, pair in enumerate(task.pairs):
         scores = (rng.permutation(shared) if number == odd else shared) + rng.normal(size=shared.shape)
-        place = folder / "members" / f"key{number}"
-        place.mkdir(parents=True)
-        np.save(place / "unlabeled.npy", scores.astype(np.float32))
-        np.save(place / "test.npy", scores.astype(np.float32))
-        (place / "member.json").write_text(json.dumps({"seconds": 2.0, "training_seconds": 1.5}))
-        members.append({"member": place.name, "pair": pair.name, "seed": 1, "weight": 0.5})
+        run_path = folder / "members" / f"key{number}"
+        run_path.mkdir(parents=True)
+        np.save(run_path / "unlabeled.npy", scores.astype(np.float32))
+        np.save(run_path / "test.npy", scores.astype(np.float32))
+        (run_path / "member.json").write_text(json.dumps({"seconds": 2.0, "training_seconds": 1.5}))
+        members.append({"member": run_path.name, "pair": pair.name, "seed": 1, "weight": 0.5})
         each.append(
             {
                 "pair": pair.name,
                 "seed": 1,
-                "job": f"members/{place.name}",
+                "job": f"members/{run_path.name}",
                 **basic_metrics(truth, scores.argmax(axis=1), len(names)).model_dump(),
             }
         )
@@ -76,8 +76,8 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
     (folder / "untrained" / "before").mkdir(parents=True)
     (folder / "untrained" / "before" / "untrained.json").write_text('{"seconds": 1.0}')
     if tested:
-        found = [basic_metrics(truth, truth, len(names)).model_dump()] * pairs
-        metrics["unsupervised"] = {"accuracy": 0.5, "macro_f1": 0.5, "best": 1.0, "pairs": found}
+        result = [basic_metrics(truth, truth, len(names)).model_dump()] * pairs
+        metrics["unsupervised"] = {"accuracy": 0.5, "macro_f1": 0.5, "best": 1.0, "pairs": result}
         pair_metrics = {line["pair"]: {key: line[key] for key in ("accuracy", "macro_f1")} for line in each}
         metrics["members"] = {"accuracy": 0.5, "macro_f1": 0.4, "min": 0.4, "max": 0.6}
         metrics["members"] |= {"each": each, "pairs": pair_metrics}
@@ -263,9 +263,9 @@ def test_runs_measured_on_other_rows_are_not_set_against_each_other(tmp_path):
     (tmp_path / "b" / "run.json").write_text(json.dumps(described))
     metrics = json.loads((tmp_path / "b" / "metrics.json").read_text()) | {"run": hash_key(**described)}
     (tmp_path / "b" / "metrics.json").write_text(json.dumps(metrics))
-    found = write_comparison([tmp_path / name for name in "abc"], tmp_path / "page.html")
-    assert [run.difference is None for run in found.runs] == [True, True, False]
-    assert any("same test rows" in note for note in found.notes)
+    result = write_comparison([tmp_path / name for name in "abc"], tmp_path / "page.html")
+    assert [run.difference is None for run in result.runs] == [True, True, False]
+    assert any("same test rows" in note for note in result.notes)
     described["method"] = "supervised"
     (tmp_path / "b" / "run.json").write_text(json.dumps(described))
     (tmp_path / "b" / "metrics.json").write_text(json.dumps(metrics | {"run": hash_key(**described)}))

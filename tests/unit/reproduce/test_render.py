@@ -83,8 +83,8 @@ def test_another_training_set_size_has_no_value_of_the_paper_s():
 
 
 def test_only_what_is_asked_for_is_run():
-    asked = build_table("table1", ["agnews"], ["10"], ["pet", "ipet"]).requested_experiments()
-    assert [(cell.task, cell.examples, cell.method) for cell in asked] == [
+    options = build_table("table1", ["agnews"], ["10"], ["pet", "ipet"]).requested_experiments()
+    assert [(cell.task, cell.examples, cell.method) for cell in options] == [
         ("agnews", 10, "pet"),
         ("agnews", 10, "ipet"),
     ]

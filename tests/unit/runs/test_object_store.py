@@ -80,8 +80,8 @@ def test_a_second_process_is_refused_until_the_first_has_ended(address):
     store = ObjectStore(address)
     assert LOCK_FILE not in store.names()
 
-    def held_by(**known):
-        whole = {"token": "another", "host": "elsewhere", "process": "1", "time": time.time()} | known
+    def held_by(**expected):
+        whole = {"token": "another", "host": "elsewhere", "process": "1", "time": time.time()} | expected
         store.write(LOCK_FILE, json.dumps(whole).encode())
 
     held_by()

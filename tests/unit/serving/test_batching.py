@@ -46,12 +46,12 @@ def test_what_waits_is_scored_together_and_everyone_gets_their_own():
         await gathered(scorer, batcher)
         jobs = [batcher.submit(numbers(n, n + 100)) for n in range(1, 4)]
         scorer.gate.set()
-        found = [await job.future for job in jobs]
+        result = [await job.future for job in jobs]
         batcher.close()
-        return found
+        return result
 
-    found = asyncio.run(run())
-    assert [scores[:, 0].tolist() for scores in found] == [[1, 101], [2, 102], [3, 103]]
+    result = asyncio.run(run())
+    assert [scores[:, 0].tolist() for scores in result] == [[1, 101], [2, 102], [3, 103]]
     assert scorer.batches[1] == ["1", "101", "2", "102", "3", "103"]
 
 

@@ -133,11 +133,11 @@ def test_the_table_marks_who_differs_and_who_is_wrong():
 
 
 def test_agreement_and_accuracy_count_rows():
-    found = make_preview()
-    assert found.agreement() == pytest.approx(np.array([[1, 2 / 3], [2 / 3, 1]]))
-    assert found.accuracy(np.array([0, 1, -1], dtype=np.int16)) == ([1.0, 0.5], 0.5)
-    assert found.accuracy(np.array([-1, -1, -1], dtype=np.int16)) is None
-    html = render.agreement(found, ([1.0, 0.5], 0.5))
+    result = make_preview()
+    assert result.agreement() == pytest.approx(np.array([[1, 2 / 3], [2 / 3, 1]]))
+    assert result.accuracy(np.array([0, 1, -1], dtype=np.int16)) == ([1.0, 0.5], 0.5)
+    assert result.accuracy(np.array([-1, -1, -1], dtype=np.int16)) is None
+    html = render.agreement(result, ([1.0, 0.5], 0.5))
     assert html.count("67%") == 2
     assert "100.0%" in html
 

@@ -117,6 +117,6 @@ def test_eight_in_ten_chosen_tokens_are_masked_and_one_stays(batch):
 def test_the_authors_targets_include_padding_and_the_cloze_slot(batch):
     tokenizer, rows = batch
     rng = np.random.default_rng(0)
-    found = [mask_tokens(rows, tokenizer, rng, 0.15, "all")[1] for _ in range(30)]
-    assert any((rows.attention_mask[t.rows, t.positions] == 0).any() for t in found)
-    assert any((t.positions == rows.mask_positions[t.rows]).any() for t in found)
+    result = [mask_tokens(rows, tokenizer, rng, 0.15, "all")[1] for _ in range(30)]
+    assert any((rows.attention_mask[t.rows, t.positions] == 0).any() for t in result)
+    assert any((t.positions == rows.mask_positions[t.rows]).any() for t in result)

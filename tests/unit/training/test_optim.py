@@ -12,13 +12,13 @@ def rates(settings, rows=10, steps=8, capturable=False):
     """The learning rate of each step."""
     optimizer = make_optimizer(torch.nn.Linear(1, 1), settings, capturable=capturable)
     schedule = make_schedule(optimizer, settings, rows)
-    found = []
+    result = []
     for _ in range(steps):
-        found.append([float(group["lr"]) for group in optimizer.param_groups])
+        result.append([float(group["lr"]) for group in optimizer.param_groups])
         optimizer.step()
         schedule.step()
-    assert all(one == group[0] for group in found for one in group)
-    return [group[0] for group in found]
+    assert all(one == group[0] for group in result for one in group)
+    return [group[0] for group in result]
 
 
 def test_the_learning_rate_rises_over_the_warm_up_and_falls_to_0_in_a_line():

@@ -38,7 +38,7 @@ def test_a_padding_token_with_the_last_id_is_no_obstacle_to_trials(tiny_folder, 
 def test_label_words_are_kept_by_identity_and_released_with_their_object(tiny, rows):
     """A cache keyed by `id()` gives the words of an object that is gone to one that took its number."""
     model = tiny("bert")
-    states = torch.zeros(1, model.model.config.hidden_size)
+    states = torch.zeros(1, model.model.config.hidden_size, device=model.device)
     words = compile_task(model, rows.task).patterns[0].words[0]
     expected = model.label_scores(states, words)
     twin = LabelWords(words.ids.copy(), words.mean.copy())

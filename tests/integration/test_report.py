@@ -83,6 +83,21 @@ def test_the_report_can_be_written_again_with_the_rows_read_anew(path, monkeypat
     assert set(texts) <= set(pd.read_csv(path / "unlabeled.csv")["text"])
 
 
+def test_test_rows_that_were_relabelled_since_are_not_shown_as_errors_of_the_run(path, tmp_path):
+    shutil.copytree(path / "run", tmp_path / "run")
+    assert write_report(tmp_path / "run")[1].wrong.problem is None
+    test = pd.read_csv(path / "test.csv")
+    original = test.copy()
+    try:
+        test.loc[0, "label"] = 3 - test.loc[0, "label"]
+        test.to_csv(path / "test.csv", index=False)
+        _, findings = write_report(tmp_path / "run")
+    finally:
+        original.to_csv(path / "test.csv", index=False)
+    assert "labels of the data" in findings.wrong.problem
+    assert findings.wrong.rows == []
+
+
 def test_unlabelled_data_that_has_changed_is_not_shown_for_what_it_was(path, tmp_path):
     """Scores beside the text of another row would send people after phantoms."""
     shutil.copytree(path / "run", tmp_path / "run")

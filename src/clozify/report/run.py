@@ -28,6 +28,7 @@ class DataSource(BaseModel):
     rows: int
     texts: str
     source: str
+    labels: str | None = None  # a hash of the labels, where the run used them
     columns: dict[str, str] | None = None  # field -> column of the source, where they differ
 
 

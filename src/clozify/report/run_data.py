@@ -13,6 +13,7 @@ from clozify.data.in_memory import IN_MEMORY
 from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
 from clozify.errors import DataError
 from clozify.report.run import RunInputs
+from clozify.runs.keys import hash_key
 from clozify.runs.plan import empty_rows
 
 
@@ -30,8 +31,11 @@ def reread_rows(
         raise DataError(f"The {name} rows were passed to the run in memory, so they cannot be read again.")
     source_rows = read_rows(data.source, inputs.task, data.columns) if source_rows is None else source_rows
     for rows in _candidates(source_rows, data.rows, ids, inputs.recipe):
-        if len(rows) == data.rows and rows.digest == data.texts:
-            return rows
+        if len(rows) != data.rows or rows.digest != data.texts:
+            continue
+        if data.labels is not None and hash_key(labels=rows.labels.tolist()) != data.labels:
+            raise DataError(f"The labels of the data '{data.source}' have changed since the run.")
+        return rows
     raise DataError(f"The texts of the data '{data.source}' have changed since the run.")
 
 

@@ -34,7 +34,7 @@ from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import model_key
 from clozify.runs.tracking import flatten
-from clozify.utils.checked_files import read_json, read_record
+from clozify.utils.checked_files import naming_damaged, read_json, read_record
 
 RECORD_FILE = "pretrain.json"  # moved into the folder last: with it the folder is complete
 WORK = "work"
@@ -259,7 +259,8 @@ def _claim(folder: Path, work: RunFolder, inputs: dict[str, Any]) -> None:
     """Record the inputs in the working folder; an error where it holds checkpoints of a training with others."""
     file = work.path / "run.json"
     if file.is_file():
-        previous = read_json(file)["inputs"]
+        with naming_damaged(file):
+            previous = dict(read_json(file)["inputs"])
         if previous == inputs:
             return
         if any((work.path / CHECKPOINTS).glob("checkpoint-*")) or work.job_path("result", "model").is_dir():

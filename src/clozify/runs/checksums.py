@@ -30,7 +30,7 @@ def find_damage(folder: Path, skip_prefix: str | None = None) -> str | None:
             file = folder / name
             if not file.is_file() or file.stat().st_size != size or _hash_file(file) != checksum:
                 return str(name)
-    except (OSError, ValueError, TypeError, AttributeError):  # missing, cut off, or other JSON
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # missing, cut off, or other JSON
         return CHECKSUMS
     return None
 

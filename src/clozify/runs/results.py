@@ -118,7 +118,6 @@ def _flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _read_or_empty(path: Path) -> dict[str, Any]:
     """A JSON object; empty where the file is missing or damaged."""
     try:
-        content = read_json(path)
+        return read_json(path)
     except (OSError, RunError):
         return {}
-    return content if isinstance(content, dict) else {}

@@ -41,10 +41,13 @@ def _message(path: Path, reason: str) -> str:
     )
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
     with naming_damaged(path):
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError(f"not an object, but {type(content).__name__}")
+        return content
 
 
 def read_record(path: Path, record: type[M]) -> M:

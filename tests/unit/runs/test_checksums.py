@@ -50,7 +50,11 @@ def test_files_that_were_not_downloaded_are_not_missed(folder):
     assert find_damage(folder.path / "members" / "key", skip_prefix="model/") is None
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", "1", '{"scores.npy": 5}', '{"scores.npy": [10, "x"]}', "{"])
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "{}", "1", '{"scores.npy": 5}', '{"scores.npy": [10, "x"]}', "{", "[" * 100_000],
+    ids=lambda content: content[:24],
+)
 def test_other_json_in_the_list_never_passes_for_a_check(folder, content):
     path = folder.path / "members" / "key"
     (path / CHECKSUMS).write_text(content)

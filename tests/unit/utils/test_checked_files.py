@@ -28,3 +28,10 @@ def test_a_job_without_its_seconds_is_named(content, tmp_path):
 def test_json_is_read(tmp_path):
     (tmp_path / "a.json").write_text('{"ä": 1}', encoding="utf-8")
     assert read_json(tmp_path / "a.json") == {"ä": 1}
+
+
+@pytest.mark.parametrize("content", ["1e+308", "[]", '"x"', "null", "[" * 100_000, "{", ""], ids=lambda text: text[:9])
+def test_json_that_is_no_object_is_damaged(content, tmp_path):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(RunError, match=r"run\.json' is damaged"):
+        read_json(tmp_path / "run.json")

@@ -18,9 +18,7 @@ def draw_page(project: Project) -> None:
     st.html(render.STYLE)
     st.title("clozify studio", anchor=False)
     st.html(render.note([f"Project folder: {project.folder}. Model: {project.model_name}."]))
-    if project.notices:
-        st.html(render.problem(project.notices))
-        st.button("I have read this", on_click=project.notices.clear)
+    notices = st.container()
     task_tab, labels_tab, run_tab, classify_tab = st.tabs(["1 Task", "2 Labels", "3 Run", "4 Try"])
     with task_tab:
         preview = draw_task_tab(project)
@@ -30,3 +28,7 @@ def draw_page(project: Project) -> None:
         draw_run_tab(project, preview)
     with classify_tab:
         draw_classify_tab(project)
+    if project.notices:  # the tabs may have added one
+        with notices:
+            st.html(render.problem(project.notices))
+            st.button("I have read this", on_click=project.notices.clear)

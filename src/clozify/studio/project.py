@@ -60,6 +60,7 @@ class Project:
         self.lock = threading.RLock()  # Streamlit runs a script per window; the model serves one call at a time
         self._finished: dict[tuple[Path, int], FinishedRun] = {}
         self._state = StudioState()  # as it was last saved
+        self._own_task: bytes | None = None  # the content of `task.toml` that may be replaced without a copy
         try:
             self._restore()
         except BaseException:
@@ -74,6 +75,8 @@ class Project:
         if task_path.is_file():
             try:
                 self.draft = TaskDraft.from_task(load_task(task_path))
+                if state_path.is_file() and self.toml() == (content := task_path.read_bytes()).decode():
+                    self._own_task = content
             except ClozifyError as error:
                 kept = keep(task_path, move=True)
                 self.notices.append(f"{error.problems[0]} It was kept as '{kept}'.")
@@ -211,10 +214,19 @@ class Project:
             return preview
 
     def _save_task(self) -> None:
-        """Write `task.toml`, unless it has the draft's task already."""
+        """Write `task.toml`, unless it has the draft's task already; a file that the studio did not write is kept."""
         toml, path = self.draft.to_task().to_toml(), self.folder / TASK_FILE
-        if not path.is_file() or path.read_bytes() != toml.encode():
+        content = path.read_bytes() if path.is_file() else None
+        if content != toml.encode():
+            if content not in (None, self._own_task):
+                kept = keep(path).name
+                self._own_task = content  # it is kept once, even if the next line fails
+                self.notices.append(
+                    f"The file '{path.name}', which the studio did not write, was replaced by the task on this page; "
+                    f"it was kept as '{kept}'. Comments, 'id', 'columns' and further verbalizers are only in that file."
+                )
             save_text(path, toml)
+        self._own_task = toml.encode()
 
     def toml(self) -> str | None:
         """The task file, or None while the draft is incomplete."""

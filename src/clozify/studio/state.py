@@ -108,10 +108,11 @@ def keep(path: Path, move: bool = False) -> Path:
     number = 1
     while (kept := path.with_name(f"{path.stem}.kept-{number}{path.suffix}")).exists():
         number += 1
+    with saving(kept) as tmp_path:
+        try:
+            os.link(path, tmp_path)  # atomic writes replace `path` and leave the kept file alone
+        except OSError:
+            shutil.copy2(path, tmp_path)
     if move:
-        return path.rename(kept)
-    try:
-        os.link(path, kept)  # atomic writes replace `path` and leave the kept file alone
-    except OSError:
-        shutil.copy2(path, kept)
+        path.unlink()
     return kept

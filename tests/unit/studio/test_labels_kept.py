@@ -257,3 +257,39 @@ def test_a_renamed_label_does_not_count_and_is_not_lost(opened, folder):
     project.set_label(1, "positive")
     project.draft.words[1] = ("pos", "great")
     assert labels_by_text(project) == {TEXTS[0]: "pos"}
+
+
+HAND_WRITTEN = """# a comment
+name = "stars"
+fields = ["text"]
+id = "key"
+patterns = ["{mask} {text}"]
+[[verbalizers]]
+name = "one"
+words = { neg = "bad", pos = "great" }
+[[verbalizers]]
+name = "two"
+words = { neg = "terrible", pos = "good" }
+"""
+
+
+def test_a_task_file_written_by_hand_is_kept_once_before_it_is_replaced(folder, opened):
+    path = folder / "project" / "task.toml"
+    path.parent.mkdir()
+    path.write_text(HAND_WRITTEN)
+    project = opened(folder / "rows.csv")
+    project._save_task()
+    project.draft.patterns = ["{text} {mask}"]
+    project._save_task()
+    assert path.with_name("task.kept-1.toml").read_text() == HAND_WRITTEN
+    assert len(project.notices) == 1
+    assert "task.kept-1.toml" in project.notices[0]
+    project.close()
+    again = opened()
+    again._save_task()  # the studio's own file
+    assert again.notices == []
+    path.write_text(edited := "# edited meanwhile\n" + path.read_text())
+    again.draft.name = "other"
+    again._save_task()
+    assert path.with_name("task.kept-2.toml").read_text() == edited
+    assert len(list(path.parent.glob("task.*"))) == 3

@@ -31,9 +31,9 @@ from clozify.inference.finished_run import FinishedRun
 from clozify.inference.training import train
 from clozify.runs.folder import RunFolder
 from clozify.runs.metrics import Metrics
+from clozify.runs.records import EnsembleRecord
 from clozify.runs.results import find_results
 from clozify.utils.atomic import atomic_folder
-from clozify.utils.checked_files import read_json
 
 ESTIMATOR_FILE = "estimator.json"
 
@@ -241,8 +241,8 @@ class FittedFolder:
             names.append("classifier")
         else:
             names.append("ensemble.json")
-            for member in read_json(results / "ensemble.json")["weights"]:
-                name = f"members/{member['member']}"
+            for member in EnsembleRecord.load(results).weights:
+                name = f"members/{member.member}"
                 shutil.copytree(run / name, self.path / name)
         for name in names:
             copy = shutil.copytree if (results / name).is_dir() else shutil.copy2

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from clozify.config.task import load_task
+from tests.integration.conftest import SETTINGS
 
 FAKE_PREDICT = """
 import sys
@@ -50,6 +51,22 @@ def test_labels_beyond_ascii_are_written_under_a_locale_that_lacks_them(tmp_path
     command = [sys.executable, "-c", FAKE_PREDICT, str(tmp_path), "--text", "x"]
     printed = subprocess.run(command, env=os.environ | locale, capture_output=True, check=True).stdout
     assert json.loads(printed)["prediction"] == "schön 😀"
+
+
+@pytest.mark.slow
+def test_paths_and_texts_beyond_ascii_work_under_a_locale_that_lacks_them(files, tiny_folder):
+    """Tokenizers and safetensors take UTF-8 paths alone, whatever the locale."""
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    model = ["--model", str(tiny_folder("bert")), *[word for setting in SETTINGS for word in ("--set", setting)]]
+
+    def run(*words):
+        command = [sys.executable, "-m", "clozify", *words]
+        return subprocess.run(command, env=os.environ | locale, capture_output=True, check=True, cwd=files).stdout
+
+    run("train", "task.toml", "--labeled", "labeled.csv", "--method", "supervised", "--output", "rün", *model)
+    assert (files / "rün" / "classifier" / "model.safetensors").is_file()
+    answer = json.loads(run("predict", "rün", "--text", "é 😀", "--with-text"))
+    assert answer["text"] == "é 😀"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")

@@ -152,6 +152,13 @@ DAMAGE = {
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer\.json"),
     "an empty tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), r"tokenizer\.json"),
     "a cut tokenizer": (lambda f: rewrite(f / "tokenizer.json", lambda c: c[: len(c) // 2]), r"tokenizer\.json"),
+    "no tokenizer config": (lambda f: (f / "tokenizer_config.json").unlink(), r"tokenizer_config\.json"),
+    "a length that is a word": (
+        lambda f: (f / "tokenizer_config.json").write_text(
+            '{"tokenizer_class": "BertTokenizer", "model_max_length": "abc"}'
+        ),
+        r"tokenizer_config\.json",
+    ),
     "cut weights": (lambda f: rewrite(f / "model.safetensors", lambda c: c[: len(c) // 2]), r"model\.safetensors"),
     "garbled weights": (lambda f: rewrite(f / "model.safetensors", lambda c: b"?" * len(c)), r"model\.safetensors"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"model\.safetensors"),

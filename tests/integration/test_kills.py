@@ -1,6 +1,6 @@
 """Runs that are killed at random moments and started again end as if nothing had happened.
 
-CLOZIFY_KILL_ROUNDS sets how often each is killed (default 4), CLOZIFY_KILL_SEED repeats the moments of a run that is
+CLOZIFY_KILL_ROUNDS sets how often each is killed (default 20), CLOZIFY_KILL_SEED repeats the moments of a run that is
 printed with a failure.
 """
 
@@ -17,7 +17,7 @@ from tests.integration.conftest import SETTINGS
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = int(os.environ.get("CLOZIFY_KILL_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("CLOZIFY_KILL_ROUNDS", "20"))
 SEED = int(os.environ.get("CLOZIFY_KILL_SEED", time.time_ns() % 100_000))
 COMPARED = ("*.npy", "*.safetensors", "metrics.json", "ensemble.json", "labels.parquet", "task.toml", "config.json")
 

@@ -107,6 +107,37 @@ def test_rows_that_only_moved_to_another_file_are_the_same_inputs(run, files):
         run(replace=False)
 
 
+def test_a_damaged_description_lets_no_other_method_replace_the_results(run, files):
+    run()
+    weights = (files / "run" / "classifier" / "model.safetensors").read_bytes()
+    (files / "run" / "run.json").write_text("{")
+    run(method="supervised", unlabeled=None, replace=False)  # metrics.json still tells the first method
+    assert (files / "run" / "classifier" / "model.safetensors").read_bytes() == weights
+    assert (files / "run" / "methods" / "supervised" / "metrics.json").is_file()
+
+
+@pytest.mark.parametrize("damaged", [["run.json"], ["metrics.json"], ["run.json", "metrics.json"]])
+def test_results_whose_inputs_cannot_be_told_are_not_replaced_unasked(run, files, damaged):
+    run()
+    weights = (files / "run" / "classifier" / "model.safetensors").read_bytes()
+    for name in damaged:
+        (files / "run" / name).write_text("{")
+    if len(damaged) < 2:
+        run(replace=False)  # the same inputs, by the file that is left
+        for name in damaged:
+            (files / "run" / name).write_text("{")
+    with pytest.raises(RunError, match="--replace"):
+        run(settings=[*SETTINGS, "seed=7"], replace=False)
+    assert (files / "run" / "classifier" / "model.safetensors").read_bytes() == weights
+    run(settings=[*SETTINGS, "seed=7"], replace=True)
+
+
+def test_a_method_of_several_runs_is_refused(finished, files):
+    result = command("report", finished, finished, "--method", "supervised")
+    assert isinstance(result.exception, RunError)
+    assert "methods/supervised" in str(result.exception)
+
+
 @pytest.mark.parametrize("use", ["predict", "evaluate", "export", "report"])
 def test_results_of_earlier_inputs_do_not_answer_while_the_run_is_unfinished(run, files, use):
     """As after a run that was started again with another task, and killed."""

@@ -173,7 +173,19 @@ def test_a_body_must_be_declared_as_json(server, kind):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.com", "evil.com:80", "127.0.0.1.evil.com", "localhost.evil.com", "[::2]", "[", "10.0.0.1"]
+    "host",
+    [
+        "evil.com",
+        "evil.com:80",
+        "127.0.0.1.evil.com",
+        "localhost.evil.com",
+        "[::2]",
+        "[",
+        "10.0.0.1",
+        "evil.com@localhost",
+        "localhost/evil",
+        "localhost:x",
+    ],
 )
 def test_on_a_loopback_address_another_host_is_refused(server, host):
     """A web page can give its own name the address 127.0.0.1, and then read the answers."""

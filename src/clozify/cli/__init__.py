@@ -39,8 +39,16 @@ def _interrupt_once() -> None:
         signal.signal(signal.SIGINT, interrupt)
 
 
+def _use_utf8_mode() -> None:
+    """Restart in Python's UTF-8 mode under another locale: tokenizers and safetensors take UTF-8 paths alone."""
+    if sys.getfilesystemencoding().replace("-", "").lower() != "utf8":
+        environment = {"PYTHONUTF8": "1", "PYTHONIOENCODING": sys.stdout.encoding or "utf-8"}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | environment)
+
+
 def main() -> None:
     """Run the command line; errors of the user or the system end with a sentence and exit status 2."""
+    _use_utf8_mode()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ? instead of a traceback

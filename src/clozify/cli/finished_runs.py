@@ -119,6 +119,10 @@ def report(
         return
     if baseline is not None:
         raise RunError("--baseline takes one run to report on; to compare several runs, name all of them as DIR.")
+    if method is not None:
+        raise RunError(
+            "--method takes one run; of several runs, name a method's own folder, as DIR/methods/supervised."
+        )
     page = output or Path("comparison.html")
     comparison = write_comparison(runs, page)
     if as_json:

@@ -39,6 +39,7 @@ from clozify.utils import libraries
 from clozify.utils.process_group import current_group
 
 TASK_FILE = "task.toml"
+NO_MAX_LENGTH = 10**9  # Transformers has a larger number where a tokenizer has no maximum length
 
 
 def field_segments(task: Task) -> list[Segment]:
@@ -199,4 +200,10 @@ def load_classifier(folder: Path, device: str) -> Classifier:
             f"The classifier in '{folder}' has the labels {quoted(labels, 5)} in config.json, but "
             f"{quoted(task.labels, 5)} in {TASK_FILE}; the files do not belong together."
         )
-    return Classifier(model, tokenizer, task, tokenizer.model_max_length)
+    max_length = tokenizer.model_max_length
+    if not isinstance(max_length, int) or not 0 < max_length < NO_MAX_LENGTH:
+        raise ModelError(
+            f"The file '{folder / 'tokenizer_config.json'}' is missing or damaged: it has no model_max_length, the "
+            "length that the classifier was trained with; copy the folder again, or train again."
+        )
+    return Classifier(model, tokenizer, task, max_length)

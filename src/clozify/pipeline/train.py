@@ -88,6 +88,8 @@ def _train(run: Run) -> Metrics:
         results = {
             plan.method: train_classifier(run, SupervisedTraining()) if is_supervised else train_semi_supervised(run)
         }
+    for name in stale_exports(run.results):
+        context.warn(f"The folder '{run.results / name}' was exported from an earlier classifier; export again.")
     metrics = Metrics(
         method=plan.method,
         task=plan.task.name,
@@ -104,8 +106,6 @@ def _train(run: Run) -> Metrics:
     context.tracking.finish(metrics.to_json())
     rows = {name: getattr(plan, name) for name in ("labeled", "unlabeled", "test", "dev")}
     write_run_report(run.results, rows, context.log)
-    for name in stale_exports(run.results):
-        context.log(f"note: '{run.results / name}' was exported from an earlier classifier; export again")
     if run.prefix:
         context.log(f"clozify report {folder.address} adds these results to the report of the run's first method")
     context.log(f"done in {time.monotonic() - started:,.0f} s; the run is in {folder.address}")

@@ -16,7 +16,8 @@ from clozify.data.rows import Rows
 from clozify.methods.ensemble import combine_scores
 from clozify.metrics import basic_metrics
 from clozify.runs.metrics import MemberMetrics, Metrics
-from clozify.utils.checked_files import open_npy, read_json
+from clozify.runs.records import EnsembleRecord
+from clozify.utils.checked_files import open_npy
 
 MeanStd = tuple[float, float | None]  # as fractions; the standard deviation over the repetitions, if there are several
 Measures = dict[str, MeanStd]  # 'classifier', 'members', 'min', 'max', 'ensemble'
@@ -78,9 +79,9 @@ class RunScores:
             float(np.mean([score for score, member in zip(scores, members, strict=True) if member.pair == pair]))
             for pair in {member.pair for member in members}
         ]
-        weights = read_json(self.results / "ensemble.json")["weights"]
+        weights = EnsembleRecord.load(self.results).weights
         test_scores = [open_npy(self.folder / member.job / "test.npy") for member in members]
-        predictions = combine_scores(test_scores, [entry["weight"] for entry in weights]).argmax(axis=-1)
+        predictions = combine_scores(test_scores, [entry.weight for entry in weights]).argmax(axis=-1)
         return {
             "members": mean_and_std(scores),
             "min": (min(pair_scores), None),

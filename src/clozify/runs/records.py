@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task
@@ -69,7 +69,7 @@ class EnsembleRecord(BaseModel):
 
     task: Task
     recipe: Recipe
-    weights: list[EnsembleMember]
+    weights: list[EnsembleMember] = Field(min_length=1)
 
     @classmethod
     def load(cls, folder: Path) -> EnsembleRecord:

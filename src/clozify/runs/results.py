@@ -22,9 +22,11 @@ NOT_COMPARED = ("clozify", "torch", "model", "student")  # versions, and names o
 
 
 def first_method(folder: Path) -> str | None:
-    """The method that a run's folder was first trained by; None where there is none, or run.json is damaged."""
-    method = _read_or_empty(folder / "run.json").get("method")
-    return method if method in METHOD_NAMES else None
+    """The method that a run's folder was first trained by; None where there is none, or the files do not tell."""
+    for name in ("run.json", "metrics.json"):
+        if (method := _read_or_empty(folder / name).get("method")) in METHOD_NAMES:
+            return str(method)
+    return None
 
 
 def results_prefix(folder: Path, method: str) -> str:
@@ -61,9 +63,16 @@ def find_results(folder: Path, method: str | None) -> Path:
 
 def check_replaceable(results: Path, address: str, inputs: dict[str, Any]) -> None:
     """Raise an error where a folder holds a method's finished results for other inputs."""
+    if not (results / "metrics.json").is_file():
+        return  # nothing finished
     previous, metrics = _read_or_empty(results / "run.json"), _read_or_empty(results / "metrics.json")
-    if not previous or metrics.get("run") != hash_key(**previous):
-        return  # nothing finished, or damaged: it is computed again
+    if not previous and metrics.get("run") != hash_key(**inputs):
+        raise RunError(
+            f"The file '{results / 'run.json'}' is damaged, so that it cannot be told whether the finished results "
+            "next to it are of the same inputs; name another folder with --output, or add --replace."
+        )
+    if not previous or (metrics and metrics.get("run") != hash_key(**previous)):
+        return  # the same inputs, or results of earlier ones that --replace has given up
     if changes := changed_inputs(previous, inputs):
         raise RunError(
             f"The run '{address}' holds finished results of {METHOD_NAMES[inputs['method']]} for other inputs "

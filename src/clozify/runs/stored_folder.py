@@ -20,8 +20,8 @@ from clozify.errors import RunError
 from clozify.runs.folder import RunFolder
 from clozify.runs.object_store import ObjectStore, is_remote
 from clozify.runs.object_store_lock import LOCK_FILE, ObjectStoreLock
+from clozify.runs.records import EnsembleRecord
 from clozify.runs.results import METHODS_FOLDER, find_results
-from clozify.utils.checked_files import read_json
 
 JOB_FILE = re.compile(r"[^/]+/[0-9a-f]{16}/")
 METHOD_FILE = re.compile(rf"{METHODS_FOLDER}/[^/]+/(run|metrics)\.json")
@@ -163,6 +163,6 @@ def local_copy(folder: str | Path, method: str | None = None) -> Path:
         return results
     if (content := store.read(f"{prefix}ensemble.json")) is not None:
         (results / "ensemble.json").write_bytes(content)
-        for member in read_json(results / "ensemble.json")["weights"]:
-            store.download_folder(f"members/{member['member']}", path / "members" / member["member"])
+        for member in EnsembleRecord.load(results).weights:
+            store.download_folder(f"members/{member.member}", path / "members" / member.member)
     return results

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
@@ -226,6 +226,9 @@ def _add_error_handlers(app: FastAPI) -> None:
         return json_response(500, {"error": "The model failed on this request; see the server's log."})
 
 
+HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?")
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine's own."""
     try:
@@ -244,11 +247,8 @@ class LoopbackHostMiddleware:
         """Handle one ASGI request."""
         if scope["type"] == "http":
             host = Headers(scope=scope).get("host", "")
-            try:
-                name = urlsplit(f"//{host}").hostname or ""
-            except ValueError:
-                name = ""
-            if not is_loopback(name):
+            match = HOST.fullmatch(host)
+            if match is None or not is_loopback(match["name"].strip("[]")):
                 message = f"The Host '{host[:60]}' is not this machine; send Host: localhost (a proxy must too)."
                 await json_response(421, {"error": message})(scope, receive, send)
                 return

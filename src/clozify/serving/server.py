@@ -138,7 +138,8 @@ def serve(
     token = read_token(token_file)
     listening = open_socket(host, port)  # before the model is loaded, so that a wrong port fails at once
     try:
-        service = PredictionService(ServedModel(folder, method), limits or Limits(), token, is_loopback(host))
+        is_local = is_loopback(listening.getsockname()[0])
+        service = PredictionService(ServedModel(folder, method), limits or Limits(), token, is_local)
         server = make_server(service)
         if not service.local and token is None:
             log("note: anyone who can reach this address can use the server; set a token with --token-file.")

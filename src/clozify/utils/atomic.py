@@ -6,6 +6,7 @@ A reader sees the old content or the new, never half of it. A process that is ki
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     tmp_path = temporary_path(path)
     try:
         yield tmp_path
+        with tmp_path.open("rb+") as file:
+            os.fsync(file.fileno())  # else a power cut may leave an empty file under the new name
         tmp_path.replace(path)
     finally:
         tmp_path.unlink(missing_ok=True)

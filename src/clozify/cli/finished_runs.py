@@ -47,7 +47,7 @@ def predict(
     rows = data if data is not None else _text_rows(text or [], finished.task)
     predictions = finished.predict(rows, output, parse_mapping(mapping), with_text)
     typer.echo(f"Predicted by {finished.description}.", err=True)
-    for note in finished.notes:
+    for note in [*finished.notes, *predictions.rows.warnings]:
         typer.echo(f"note: {note}", err=True)
     if output is not None:
         typer.echo(f"Predictions for {len(predictions):,} rows are in {output}.")

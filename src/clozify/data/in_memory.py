@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.config.task import Task
-from clozify.data.rows import Rows, read_rows, task_spelling, to_text
+from clozify.data.rows import Rows, missing_column, read_rows, task_spelling, to_text, unknown_fields
 from clozify.errors import DataError, did_you_mean, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from datasets import Dataset
 
 Texts: TypeAlias = (
     "Sequence[str] | Sequence[Sequence[str]] | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] "
-    "| NDArray[Any] | pd.DataFrame | pd.Series | Dataset"
+    "| NDArray[Any] | pd.DataFrame | pd.Series | Dataset | pa.Table"
 )
 RowSource: TypeAlias = "str | Path | Rows | Texts"  # a file's name, or rows in memory
 IN_MEMORY = "rows in memory"  # the source of rows that no file holds
@@ -48,9 +49,19 @@ def make_rows(columns: Mapping[str, Sequence[str | int | None]], task: Task, sou
     types = {name: "int64" if all(type(v) is int for v in values) else "string" for name, values in columns.items()}
     features = Features({name: Value(dtype) for name, dtype in types.items()})
     try:
-        return Rows(Dataset.from_dict(dict(columns), features), task, source)
-    except UnicodeEncodeError as error:
-        raise InputError(f"{source} holds {error.object!r}, which is no valid Unicode; repair the text.") from None
+        dataset = Dataset.from_dict(dict(columns), features)
+    except UnicodeEncodeError:
+        repaired = {name: [_repair_text(value, source) for value in values] for name, values in columns.items()}
+        dataset = Dataset.from_dict(repaired, features)
+    return Rows(dataset, task, source)
+
+
+def _repair_text(value: str | int | None, source: str) -> str | int | None:
+    """Text whose UTF-8 bytes Python has read as surrogates, as it does under the locale C, as it was written."""
+    try:
+        return value.encode("utf-8", "surrogateescape").decode() if isinstance(value, str) else value
+    except UnicodeError:
+        raise InputError(f"{source} holds {value!a}, which is no valid Unicode; repair the text.") from None
 
 
 def load_rows(
@@ -62,42 +73,89 @@ def load_rows(
 ) -> Rows:
     """Rows from a file or data set (a name), from `Rows`, or from memory.
 
-    In memory they are texts, tuples of a row's texts with or without its label, dicts, a DataFrame, a dict of columns
-    or a `datasets.Dataset`. `labels` belong to rows in memory that have none. Messages call the data `name`.
+    In memory they are texts, tuples of a row's texts with or without its label, dicts, a DataFrame, a dict of columns,
+    a `datasets.Dataset` or an Arrow table. `labels` belong to rows in memory that have none. Messages call the data
+    `name`.
     """
     import pandas as pd
+    import pyarrow as pa
     from datasets import Dataset
 
+    if labels is not None and isinstance(data, (str, Path, Rows, Dataset, pa.Table)):
+        source = f"the file '{data}'" if isinstance(data, (str, Path)) else f"a {type(data).__name__}"
+        raise InputError(
+            f"Labels were passed with {source}, which has them in its label column; remove 'labels', or map the "
+            f"column with column_mapping={{'{task.label}': COLUMN}}."
+        )
     if isinstance(data, Rows):
         return data.with_task(task)
     if isinstance(data, (str, Path)):
         return read_rows(data, task, column_mapping)
-    if isinstance(data, Dataset):
-        return Rows(data, task, IN_MEMORY, column_mapping)
+    if isinstance(data, (Dataset, pa.Table)):
+        return Rows(_as_dataset(data, name), task, IN_MEMORY, column_mapping)
     values: Any = data
     if isinstance(values, Mapping):
         try:
-            values = pd.DataFrame(values)
+            values = pd.DataFrame(values, dtype=object)  # whole numbers stay exact beside missing values
         except ValueError as error:
             raise InputError(f"{name} is a dict whose values are no columns ({error}); pass a list of dicts.") from None
     elif not hasattr(values, "columns") and hasattr(values, "__len__"):
         values = np.asarray(values).tolist() if hasattr(values, "__array__") else list(values)
         if values and all(isinstance(row, Mapping) for row in values):
-            values = pd.DataFrame.from_records(values)  # a key that a row lacks is a missing value
+            values = pd.DataFrame(values, dtype=object)  # a key that a row lacks is a missing value
         elif values and all(isinstance(row, (list, tuple)) and len(row) == len(task.fields) + 1 for row in values):
             values = pd.DataFrame(values, columns=[*task.fields, task.label], dtype=object)
+    if problems := unknown_fields(column_mapping or {}, task):
+        raise InputError(problems)
     if hasattr(values, "columns"):
-        values = values.rename(columns={column: field for field, column in (column_mapping or {}).items()})
+        values = _map_columns(values, column_mapping or {}, task, name)
         labels = values[task.label] if labels is None and task.label in values.columns else labels
     columns: dict[str, Any] = {**extract_columns(values, task, name)}
     if task.id is not None and task.id not in columns and task.id in getattr(values, "columns", ()):
         ids = values[task.id].tolist()
-        columns[task.id] = ids if all(type(row_id) is int for row_id in ids) else _plain_texts(ids)
+        whole = all(type(row_id) is int and -(2**63) <= row_id < 2**63 for row_id in ids)
+        columns[task.id] = ids if whole else _plain_texts(ids)
     if labels is not None:
         columns[task.label] = _plain_texts(labels)
         if len(columns[task.label]) != (count := len(next(iter(columns.values())))):
             raise InputError(f"There are {count} rows, but {len(columns[task.label])} labels; each row needs one.")
     return make_rows(columns, task, IN_MEMORY)
+
+
+def _as_dataset(data: Any, source: str) -> Dataset:
+    """A `datasets.Dataset` with rows, also from an Arrow table."""
+    from datasets import Dataset
+    from datasets.table import InMemoryTable
+
+    if not len(data):
+        raise InputError(f"{source} has 0 rows; at least 1 is required.")
+    if isinstance(data, Dataset):
+        return data
+    if len(set(data.column_names)) < len(data.column_names):
+        raise InputError(f"{source} has several columns of one name: {quoted(data.column_names)}; rename them.")
+    try:
+        return Dataset(InMemoryTable(data))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise InputError(f"{source} is an Arrow table that Datasets cannot hold ({error}); pass a DataFrame.") from None
+
+
+def _map_columns(frame: Any, column_mapping: Mapping[str, str], task: Task, source: str) -> Any:
+    """The DataFrame with each mapped field's column by the field's name; other columns of that name are left out.
+
+    Rows may lack the label's column: one mapping is for labelled and unlabelled rows.
+    """
+    names = list(frame.columns)
+    missing = {field: column for field, column in column_mapping.items() if column not in names}
+    if problems := [
+        missing_column(source, *item, list(map(str, names))) for item in missing.items() if item[0] != task.label
+    ]:
+        raise InputError(problems)
+    mapped = {field: column for field, column in column_mapping.items() if field not in missing}
+    for column in {*mapped.values(), task.label, task.id}:
+        if (count := names.count(column)) > 1:
+            raise InputError(f"{source} has {count} columns '{column}'; rename all but one.")
+    columns = {field: frame[column] for field, column in mapped.items()}
+    return frame.drop(columns=list(column_mapping), errors="ignore").assign(**columns)
 
 
 def _plain_texts(values: Any) -> list[str | None]:
@@ -106,7 +164,8 @@ def _plain_texts(values: Any) -> list[str | None]:
 
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
         raise InputError(f"The labels are {values!r}, not a list; pass one label for each row.")
-    return [to_text(value) if isinstance(value, (list, dict)) or not pd.isna(value) else None for value in values]
+    values = [value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for value in values]
+    return [to_text(value) if not pd.api.types.is_scalar(value) or not pd.isna(value) else None for value in values]
 
 
 def extract_columns(X: Any, task: Task, source: str) -> dict[str, list[str]]:  # noqa: N803

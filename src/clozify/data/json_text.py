@@ -26,7 +26,7 @@ from clozify.errors import DataError
 
 BLOCK_BYTES = 4 << 20
 BLOCK_ITEMS = 16_384  # of a JSON array
-READER_VERSION = "1"  # part of the cache's path: change it where the same file gives other columns
+READER_VERSION = "2"  # part of the cache's path: change it where the same file gives other columns
 
 
 class Number(str):
@@ -35,8 +35,17 @@ class Number(str):
     __slots__ = ()
 
 
-LITERALS = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)  # four times faster than with `Number`
-NUMBERS = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)  # to write nested values again
+def _constant(literal: str) -> Number | None:
+    """`Infinity` as it is written; `NaN`, which Python's json writes for a missing value, as None."""
+    return None if literal == "NaN" else Number(literal)
+
+
+LITERALS = json.JSONDecoder(
+    parse_int=str, parse_float=str, parse_constant=_constant
+)  # four times faster than with `Number`
+NUMBERS = json.JSONDecoder(
+    parse_int=Number, parse_float=Number, parse_constant=_constant
+)  # to write nested values again
 
 
 @dataclass(frozen=True)
@@ -62,9 +71,12 @@ class Block:
             return pa.array([self._text(index, name, value) for index, value in enumerate(values)], pa.string())
 
     def _text(self, index: int, name: str, value: Any) -> str | None:
-        if isinstance(value, (dict, list)) and self.texts is not None:
-            value = NUMBERS.decode(self.texts[index])[name]
-        text = value if value is None or isinstance(value, str) else _to_json(value)
+        try:
+            if isinstance(value, (dict, list)) and self.texts is not None:
+                value = NUMBERS.decode(self.texts[index])[name]
+            text = value if value is None or isinstance(value, str) else _to_json(value)
+        except RecursionError as error:
+            raise self.error(index, _explain(error)) from None
         if text is not None and not _is_unicode(text):
             raise self.error(index, f"holds half of a surrogate pair in '{name}'; repair the text")
         return text

@@ -45,6 +45,10 @@ def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: 
     `columns` names the columns of CSV and TSV files without a header; a file has one if its first line contains all
     `fields`.
     """
+    if not str(source).strip():
+        raise DataError(
+            "The path of the data is empty; name a file, a folder of shards, or a hub data set as NAME@SPLIT."
+        )
     path = _builtin(str(source)) if str(source).startswith("builtin:") else Path(source)
     if path.is_file() or path.is_dir():
         dataset = _open_local(path, columns, fields)

@@ -56,20 +56,12 @@ class Rows:
         """Raise an error where a field has no column; `mapped` are the fields that the user named a column for."""
         names = [*self.task.fields, self.task.label]
         columns = self._dataset.column_names
-        problems = [
-            f"There is no field '{name}' to map a column to{did_you_mean(name, names)}; the task has {quoted(names)}."
-            for name in self.column_mapping
-            if name not in names
-        ]
+        problems = unknown_fields(self.column_mapping, self.task)
         for name in names:
             optional = name in self.task.optional or name == self.task.label
             column = self.column_mapping[name]
             if column not in columns and (name in mapped or not optional):
-                missing = f"the column '{column}'" + ("" if column == name else f" for the field '{name}'")
-                problems.append(
-                    f"The data '{self.source}' lacks {missing}{did_you_mean(column, columns)}; its columns are "
-                    f"{quoted(columns)}."
-                )
+                problems.append(missing_column(self.source, name, column, columns))
         if problems:
             raise DataError(problems)
         if self.task.id and self.task.id not in columns:
@@ -301,6 +293,22 @@ class Rows:
         for start, stop in self.chunks():  # `np.isin` sorts: in chunks its memory does not grow with the rows
             keep[start:stop] = ~np.isin(fingerprints[start:stop], excluded)
         return self if keep.all() else self.select(np.flatnonzero(keep))
+
+
+def unknown_fields(column_mapping: Collection[str], task: Task) -> list[str]:
+    """A sentence for each name in a column mapping that is no field of the task."""
+    names = [*task.fields, task.label]
+    return [
+        f"There is no field '{name}' to map a column to{did_you_mean(name, names)}; the task has {quoted(names)}."
+        for name in column_mapping
+        if name not in names
+    ]
+
+
+def missing_column(source: str, field: str, column: str, columns: Sequence[str]) -> str:
+    """The sentence about data that lacks a field's column."""
+    missing = f"the column '{column}'" + ("" if column == field else f" for the field '{field}'")
+    return f"The data '{source}' lacks {missing}{did_you_mean(column, columns)}; its columns are {quoted(columns)}."
 
 
 def _take(dataset: Dataset, rows: NDArray[np.int64]) -> Any:

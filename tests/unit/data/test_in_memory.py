@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from datasets import Dataset
 
@@ -107,3 +108,70 @@ def test_a_task_as_a_dict_is_the_task_of_the_same_file(tmp_path):
     task.save(tmp_path / "task.toml")
     assert load_task(tmp_path / "task.toml") == load_task(task) == task
     assert json.loads(json.dumps(TASK))["labels"]["1"] == "bad"  # a file has text where Python has numbers
+
+
+@pytest.mark.parametrize("form", [lambda frame: frame, lambda frame: frame.to_dict("records"), pa.Table.from_pandas])
+def test_a_mapping_that_fits_no_field_or_column_is_refused(form):
+    for mapping, message in ({"text": "nope"}, "lacks the column 'nope'"), ({"foo": "key"}, "no field 'foo'"):
+        with pytest.raises(DataError, match=message):
+            load_rows(form(FRAME), load_task(TASK), mapping)
+    with pytest.raises(DataError, match="no field 'foo'"):
+        load_rows(["a"], load_task(TASK), {"foo": "key"})
+
+
+def test_a_mapped_column_is_used_instead_of_one_by_the_name_of_the_field():
+    frame = pd.DataFrame({"text": ["a"], "body": ["b"]})
+    for data in (frame, frame.to_dict("records"), pa.Table.from_pandas(frame)):
+        assert load_rows(data, load_task(TASK), {"text": "body"}).texts("text") == ["b"]
+    two_fields = load_task(TASK | {"fields": ["one", "two"], "patterns": ["{one} {mask} {two}"]})
+    assert load_rows(frame, two_fields, {"one": "body", "two": "body"}).texts("two") == ["b"]
+
+
+def test_unlabelled_rows_may_lack_the_mapped_label_column():
+    assert not load_rows([{"text": "a"}], load_task(TASK), {"label": "stars"}).has_labels
+
+
+def test_labels_beside_data_that_has_its_own_are_refused(tmp_path):
+    (tmp_path / "d.csv").write_text("text,label\na,1\n")
+    for data in (str(tmp_path / "d.csv"), tmp_path / "d.csv", Dataset.from_pandas(FRAME), pa.Table.from_pandas(FRAME)):
+        with pytest.raises(DataError, match="remove 'labels'"):
+            load_rows(data, load_task(TASK), labels=["2"])
+
+
+def test_bytes_read_as_surrogates_are_decoded():
+    assert load_rows(["a\udcc3\udca9", "b"], load_task(TASK)).texts("text") == ["aé", "b"]
+    for text in ("a\udcff", "\ud800"):
+        with pytest.raises(DataError, match="no valid Unicode"):
+            load_rows([text], load_task(TASK))
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([2**63 - 1, 1], [2**63 - 1, 1]),
+        ([2**63 + 5, 1], [str(2**63 + 5), "1"]),
+        ([2**70, 1], [str(2**70), "1"]),
+        ([2**60 + 1, None], [str(2**60 + 1), None]),
+        ([np.array([1, 2]), np.array([3])], ["[1, 2]", "[3]"]),
+    ],
+)
+def test_ids_stay_exact(ids, expected):
+    dicts = [{"key": row_id, "text": "a"} for row_id in ids]
+    for data in (dicts, {"key": ids, "text": ["a", "a"]}, pd.DataFrame(dicts, dtype=object)):
+        assert load_rows(data, load_task(TASK)).ids() == expected
+
+
+def test_two_columns_of_one_name_are_refused():
+    for name in ("key", "label"):
+        columns = ["text", name, name]
+        with pytest.raises(DataError, match=f"2 columns '{name}'"):
+            load_rows(pd.DataFrame([["a", "1", "2"]], columns=columns), load_task(TASK))
+        with pytest.raises(DataError, match="rename"):
+            load_rows(pa.Table.from_arrays([["a"], ["1"], ["2"]], names=columns), load_task(TASK))
+
+
+def test_an_arrow_table_is_rows():
+    rows = load_rows(pa.Table.from_pandas(FRAME), load_task(TASK))
+    assert (rows.texts("text"), rows.ids()) == (["a", "b", "c"], ["x", "y", "z"])
+    with pytest.raises(DataError, match="0 rows"):
+        load_rows(pa.table({"text": pa.array([], pa.string())}), load_task(TASK))

@@ -31,7 +31,6 @@ def make_task(*labels, **changes):
         ("1e30", "1e30"),
         ("0.10", "0.10"),
         ("-0", "-0"),
-        ("NaN", "NaN"),
         ("9" * 5_000, "9" * 5_000),
         ("true", "true"),
         ("null", ""),
@@ -188,3 +187,26 @@ def test_libraries_print_nothing_before_the_sentence(name, content, tmp_path, mo
     with caplog.at_level(logging.WARNING), pytest.raises(DataError):
         read_rows(tmp_path / name, make_task())
     assert not caplog.records
+
+
+@pytest.mark.parametrize("source", ["", " "])
+def test_an_empty_path_is_not_the_current_folder(source, tmp_path, monkeypatch):
+    (tmp_path / "d.csv").write_text("text\na\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="is empty"):
+        readers.open_data(source)
+    assert len(readers.open_data(".")) == 1
+
+
+def test_nan_in_json_is_a_missing_value(tmp_path):
+    line = '{"text": NaN, "other": -Infinity, "nested": [NaN, 1.50]}\n'
+    for name, content in ("d.jsonl", line), ("d.json", f"[{line}]"):
+        (tmp_path / name).write_text(content)
+        row = readers.open_data(tmp_path / name)[0]
+        assert row == {"text": None, "other": "-Infinity", "nested": "[null, 1.50]"}
+
+
+def test_json_nested_too_deeply_names_the_line(tmp_path):
+    (tmp_path / "d.jsonl").write_text('{"text": "a"}\n{"text": ' + "[" * 900 + "]" * 900 + "}\n")
+    with pytest.raises(DataError, match=r"d\.jsonl' cannot be read: line 2 is nested too deeply"):
+        readers.open_data(tmp_path / "d.jsonl")

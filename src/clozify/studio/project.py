@@ -25,8 +25,8 @@ from clozify.models.cloze import load_model
 from clozify.studio.draft import TaskDraft
 from clozify.studio.labels import UserLabels, make_row_key, with_label
 from clozify.studio.preview import MAX_LENGTH, Preview, Previewer, is_calibrated
-from clozify.studio.rows import ProjectRows
-from clozify.studio.run_inputs import LABELED_FILE, TASK_FILE, UNLABELED_FILE, RunInputs, RunSettings, absolute
+from clozify.studio.rows import ProjectRows, absolute
+from clozify.studio.run_inputs import LABELED_FILE, TASK_FILE, UNLABELED_FILE, RunInputs, RunSettings
 from clozify.studio.runs import StudioRun, list_runs
 from clozify.studio.state import (
     STATE_FILE,
@@ -98,8 +98,9 @@ class Project:
                 self._open(self._state.source)
             except ClozifyError as error:
                 labels = len(self._state.labels) + len(self._state.row_labels)
+                same_name = " under the same name" if self._state.row_labels else ""
                 self.notices.append(
-                    f"{error.problems[0]} Its labels are kept ({labels:,}); load the file from its new path."
+                    f"{error.problems[0]} Its labels are kept ({labels:,}); load the file from its new path{same_name}."
                 )
 
     def _adopt_files(self) -> None:
@@ -125,17 +126,20 @@ class Project:
         """Save an uploaded file in the project's folder and load it; no other upload is replaced."""
         safe_name = re.sub(r"[^\w.-]+", "_", Path(name.replace("\\", "/")).name).lstrip("._-") or "rows"
         stem, suffix = split_name(safe_name)
+        stem = stem.encode()[:200].decode(errors="ignore")  # file systems allow 255 bytes, with a number and a suffix
         if suffix.removesuffix(".gz") not in FORMATS:
             raise DataError(f"The file '{name}' has an unknown format; use {quoted(FORMATS)}, gzipped or not.")
-        path, number = self.folder / "data" / safe_name, 1
-        while path.exists() and path.read_bytes() != content:
+        path, number = self.folder / "data" / (stem + safe_name[-len(suffix) :]), 1
+        if path.parent.is_file():
+            raise RunError(f"Uploads are saved in the folder '{path.parent}', but that is a file; rename it.")
+        while path.exists() and not (path.is_file() and path.read_bytes() == content):
             number += 1
             path = path.with_name(f"{stem}-{number}{suffix}")
         if path.exists():
             self.load(str(path))
             return
-        path.parent.mkdir(exist_ok=True)
         with saving(path) as tmp_path:
+            path.parent.mkdir(exist_ok=True)
             tmp_path.write_bytes(content)
         try:
             self.load(str(path))
@@ -157,13 +161,21 @@ class Project:
         self.data.load(source)
         if not set(self.draft.fields) <= set(self.data.columns) or not self.draft.fields:
             self.draft.fields = self.data.longest_column(self.draft.label)
-        if self._state.row_labels and self.data.source == self._state.row_source and self.draft.fields:
+        if self._state.row_labels and self.draft.fields and self._is_row_source(self.data.source):
             self._convert_row_labels()
+
+    def _is_row_source(self, source: str | None) -> bool:
+        """Whether labels by row number belong to this file: the same path, or the same name if the file was moved."""
+        row_labels, row_source = self._state.row_labels, self._state.row_source
+        if source is None or row_source is None or source == row_source:
+            return source is not None and source == row_source
+        is_moved = Path(source).name == Path(row_source).name and not Path(row_source).exists()
+        return is_moved and max(row_labels) < len(self.data)
 
     def _convert_row_labels(self) -> None:
         """Give the labels that an older version kept by row number to the rows' texts."""
         row_labels = self._state.row_labels
-        rows = [row for row in row_labels if row < len(self.data)]
+        rows = [row for row in row_labels if 0 <= row < len(self.data)]
         keys = self.data.row_keys(self.draft, rows)
         labels: UserLabels = {key: row_labels[row] for key, row in zip(keys, rows, strict=True)}
         self.data.user_labels = labels | self.data.user_labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +38,7 @@ class ProjectRows:
 
     def load(self, source: str) -> None:
         """Load a file, a folder of shards, a hub data set or the sample; the labels stay with their texts."""
-        path = Path(source).expanduser()
-        source = str(path.resolve()) if path.exists() else source
+        source = absolute(source)
         self._dataset = open_data(source)
         self.source, self.page, self.loads = source, 0, self.loads + 1
         self._rows, self._label_keys = {}, None
@@ -106,7 +106,11 @@ class ProjectRows:
         """The distinct labels in a column, or none if their number is not between 2 and MAX_LABELS."""
         if self._dataset is None or column not in self.columns:
             return []
-        values = {str(value).strip() for value in self._dataset.unique(column) if value is not None}
+        try:
+            distinct = self._dataset.unique(column)
+        except NotImplementedError:  # Arrow's: a column of lists, which cannot be labels
+            return []
+        values = {str(value).strip() for value in distinct if value is not None}
         names = sorted(values - UNLABELED)
         return names if 2 <= len(names) <= MAX_LABELS else []
 
@@ -179,6 +183,12 @@ class ProjectRows:
         rows = self._rows_of_fields(tuple(sorted(draft.fields)))
         assert rows is not None
         return (rows if other is None else other).excluding(rows.select(list(excluded)))
+
+
+def absolute(source: str) -> str:
+    """The absolute path of a file, or the name of a hub data set: a run starts in another folder."""
+    path = os.path.expanduser(source)  # noqa: PTH111 (that of Path raises an error for an unknown user)
+    return str(Path(path).resolve()) if Path(path).exists() else source
 
 
 def _placeholder_task(draft: TaskDraft) -> Task:

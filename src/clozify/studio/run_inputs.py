@@ -15,7 +15,7 @@ from clozify.data.rows import Rows, read_rows
 from clozify.errors import DataError
 from clozify.studio.draft import TaskDraft
 from clozify.studio.labels import identity_task
-from clozify.studio.rows import ProjectRows
+from clozify.studio.rows import ProjectRows, absolute
 from clozify.studio.state import saving
 
 TASK_FILE, LABELED_FILE, UNLABELED_FILE = "task.toml", "labeled.csv", "unlabeled.csv"
@@ -70,6 +70,8 @@ class RunInputs:
 
     def write(self, settings: RunSettings) -> list[str]:
         """Write the CSV files; returns the arguments of `clozify train`."""
+        if min(settings.unlabeled, settings.examples) < 0:
+            raise DataError("The numbers of unlabelled rows and of examples cannot be negative; choose 0 or more.")
         labeled = self.write_labeled()
         if not labeled and settings.method != "ipet":
             raise DataError("No row has a label yet; label a few rows first.")
@@ -114,9 +116,3 @@ def write_csv(path: Path, columns: Mapping[str, Sequence[str]]) -> None:
 
     with saving(path) as tmp_path:
         pd.DataFrame(columns).to_csv(tmp_path, index=False)
-
-
-def absolute(source: str) -> str:
-    """The absolute path of a file, or the name of a hub data set: a run starts in another folder."""
-    path = Path(source).expanduser()
-    return str(path.resolve()) if path.exists() else source

@@ -47,6 +47,7 @@ def parse_state(text: str) -> StudioState:
                     None if entry["label"] is None else _text(entry["label"])
                 )
         source = None if content["source"] is None else _text(content["source"])
+        row_source = None if row_source is None else _text(row_source)
         return StudioState(source, labels, {int(row): _text(label) for row, label in row_labels.items()}, row_source)
     except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
@@ -55,6 +56,7 @@ def parse_state(text: str) -> StudioState:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
+    value.encode()  # a lone surrogate, which no file can hold, raises a `ValueError`
     return value
 
 

@@ -12,6 +12,7 @@ from clozify.errors import ClozifyError
 from clozify.studio.draft import TaskDraft
 from clozify.studio.project import Project
 
+SURROGATE = b'{"source": null, "labels": [{"texts": {"text": "\\ud800"}, "label": "pos"}]}'
 TEXTS = [f"text number {number}" for number in range(10)]
 
 
@@ -137,7 +138,8 @@ def test_a_label_survives_a_disk_that_is_full(opened, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "content", [b'{"source": "x", "labels": [{"te', b"", b"[]", b"\xff", b'{"source": 1, "labels": []}', b"[" * 10**5]
+    "content",
+    [b'{"source": "x", "labels": [{"te', b"", b"[]", b"\xff", b'{"source": 1, "labels": []}', b"[" * 10**5, SURROGATE],
 )
 def test_a_state_that_cannot_be_read_is_kept_and_named_and_labels_come_from_the_csv_file(opened, folder, content):
     project = opened(folder / "rows.csv")
@@ -225,6 +227,18 @@ def test_labels_by_row_number_wait_for_their_file(opened, folder):
     assert labels_by_text(project) == {"d": "pos"}
     project.load(str(folder / "rows.csv"))
     assert labels_by_text(project) == {}
+
+
+def test_labels_by_row_number_follow_a_moved_file_of_the_same_name_with_enough_rows(opened, folder):
+    (folder / "project").mkdir()
+    state = {"source": str(folder / "later.csv"), "labels": {"3": "pos"}}
+    (folder / "project" / "studio.json").write_text(json.dumps(state))
+    project = opened(write_rows(folder / "short" / "later.csv", ["a", "b"]))
+    assert "load the file from its new path under the same name" in project.notices[0]
+    assert labels_by_text(project) == {}
+    project.load(str(write_rows(folder / "moved" / "later.csv", ["a", "b", "c", "d"])))
+    assert labels_by_text(project) == {"d": "pos"}
+    assert "row_labels" not in json.loads((project.folder / "studio.json").read_text())
 
 
 def test_a_label_stays_when_a_column_is_added_and_the_last_one_counts(opened, folder):

@@ -144,6 +144,9 @@ BAD = {
     ),
     "a name too long": ("", ["check", "x" * 300], "too long"),
     "bad mapping": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--map", "text"], "FIELD=COLUMN"),
+    "empty path": ("", ["zero-shot", "task.toml", "--data", ""], "The value of --data is empty"),
+    "empty output": ("", ["suggest", "run", "--output="], "The value of --output is empty"),
+    "empty folder": ("", ["report", ""], "The value is empty"),
     "unknown mapping": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--map", "txt=text"], "no field 'txt'"),
 }
 

@@ -42,6 +42,10 @@ def test_a_run_needs_no_file(tiny_folder, tmp_path):
         {"recipe": 5},
         {"settings": {"distil.max_steps": 3}},
         {"settings": 3},
+        {"settings": {"seed": object()}},
+        {"output": None},
+        {"output": ""},
+        {"examples": "4"},
     ],
 )
 def test_what_cannot_be_used_is_an_error_of_clozify(changes, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 import time
@@ -46,6 +47,16 @@ def _use_utf8_mode() -> None:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | environment)
 
 
+def _check_arguments(arguments: list[str]) -> None:
+    """Refuse empty values, such as those of an unset variable: an empty path would be the current folder."""
+    for option, argument in zip(["", *arguments], arguments, strict=False):
+        name = option if not argument else argument.removesuffix("=")
+        is_empty = not argument or re.fullmatch("--[a-z0-9-]+=", argument)
+        if is_empty and name != "--text":
+            after = f" of {name}" if name.startswith("--") else ""
+            raise ClozifyError(f"The value{after} is empty; write one, or leave it out.")
+
+
 def main() -> None:
     """Run the command line; errors of the user or the system end with a sentence and exit status 2."""
     _use_utf8_mode()
@@ -56,6 +67,7 @@ def main() -> None:
     _interrupt_once()
     try:
         with command_scope, openmp_environment():  # no command has loaded PyTorch yet
+            _check_arguments(sys.argv[1:])
             app()
         return
     except ClozifyError as error:

@@ -205,6 +205,16 @@ def shipped_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(RECIPES.glob("*.toml"))}
 
 
+def _setting_text(name: str, value: Any) -> str:
+    """A setting's value from Python as `--set` takes it."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        raise RecipeError(
+            f"The setting '{name}' is of the type {type(value).__name__}; pass a number, text, a truth value or a list."
+        ) from None
+
+
 def load_recipe(recipe: str | Path | Recipe = "paper", settings: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
     """A recipe by name or from a TOML file, with settings changed.
 
@@ -214,8 +224,7 @@ def load_recipe(recipe: str | Path | Recipe = "paper", settings: Sequence[str] |
     if isinstance(settings, str):
         settings = [settings]
     if isinstance(settings, Mapping):
-        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
-        settings = [f"{name}={text}" for name, text in texts.items()]
+        settings = [f"{name}={_setting_text(name, value)}" for name, value in settings.items()]
     if not isinstance(recipe, (str, Path, Recipe)):
         raise RecipeError(
             f"A recipe is a name, a file or a Recipe, not of the type {type(recipe).__name__}; change single settings "

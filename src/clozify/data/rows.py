@@ -372,8 +372,8 @@ def few_shot(rows: Rows, examples: int, seed: int | None = None) -> Rows:
     A remainder goes to the first labels, one row each: 10 rows over four labels are 3, 3, 2 and 2. With a `seed` the
     rows are drawn at random instead.
     """
-    if examples < 0:
-        raise DataError(f"A training set cannot have {examples} examples; ask for 0 or more.")
+    if not isinstance(examples, (int, np.integer)) or examples < 0:
+        raise DataError(f"A training set cannot have {examples!r} examples; ask for 0 or more, as a whole number.")
     labels = rows.task.labels
     per_label, remainder = divmod(examples, len(labels))
     order = np.arange(len(rows)) if seed is None else np.random.default_rng(seed).permutation(len(rows))

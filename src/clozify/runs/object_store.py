@@ -16,6 +16,8 @@ FILE_LIST = "whole.json"  # the names of a folder's files; uploaded last, so a f
 
 def is_remote(path: str | Path) -> bool:
     """Whether a path is an address such as `s3://bucket/run`, rather than a folder of this machine."""
+    if not isinstance(path, (str, Path)) or not str(path).strip():
+        raise RunError(f"A run is a folder's name or an address, not {path!r}; write one, as in 'runs/first'.")
     if re.match(r"\w+:/[^/]", str(path)):  # pathlib turns s3://bucket/run into this
         raise RunError(f"'{path}' is neither a folder nor an address; give an address as text: 's3://bucket/run'.")
     return "://" in str(path)

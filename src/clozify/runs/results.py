@@ -52,8 +52,8 @@ def find_results(folder: Path, method: str | None) -> Path:
     """The folder with the results of a method, by default of the one that the run was first trained by."""
     if method is None or method == first_method(folder):
         return folder
-    results = folder / METHODS_FOLDER / method
-    if not (results / "run.json").is_file():
+    results = folder / METHODS_FOLDER / str(method)
+    if method not in METHOD_NAMES or not (results / "run.json").is_file():
         available = trained_methods(folder)
         raise RunError(
             f"The run '{folder}' was not trained by the method '{method}'; its methods are {quoted(available)}."

@@ -126,9 +126,28 @@ def test_texts_on_the_command_line_are_predicted(run, monkeypatch):
     lines = invoke("--text", "a good game", "--text", "bad", "--with-text").stdout.splitlines()
     assert [json.loads(line)["prediction"] for line in lines] == ["2", "1"]
     assert json.loads(lines[1])["text"] == "bad"
+    assert json.loads(invoke("--text", "", "--with-text").stdout)["text"] == ""
+    assert "note: The data 'rows in memory' lacks the id column 'uid'" in invoke("--text", "x").stderr
+    assert json.loads(invoke("--text", "\udcc3\udca9", "--with-text").stdout)["text"] == "é"
+    with pytest.raises(DataError, match="no valid Unicode"):
+        raise invoke("--text", "a\udcff").exception
+    with pytest.raises(DataError, match="no field 'foo'"):
+        raise invoke("--text", "x", "--map", "foo=body").exception
     for args in ([], ["--text", "x", "--data", "rows.csv"]):
         with pytest.raises(DataError, match="either as --data FILE or as --text TEXT"):
             raise invoke(*args).exception
     monkeypatch.setattr(FinishedRun, "task", TASK.with_changes(optional=[]))
     with pytest.raises(DataError, match="'title' and 'text'; use --data"):
         raise invoke("--text", "x").exception
+
+
+@pytest.mark.parametrize("folder", [None, 3, "", " "])
+def test_what_names_no_run_is_a_sentence(folder):
+    with pytest.raises(RunError, match="a folder's name or an address"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize("method", [3, "../.."])
+def test_what_names_no_method_is_a_sentence(run, method):
+    with pytest.raises(RunError, match="was not trained by the method"):
+        load_run(run.folder, method)

@@ -50,7 +50,7 @@ def open_data(source: str | Path, columns: Sequence[str] | None = None, fields: 
             "The path of the data is empty; name a file, a folder of shards, or a hub data set as NAME@SPLIT."
         )
     path = _builtin(str(source)) if str(source).startswith("builtin:") else Path(source)
-    if Path(path).is_file() or Path(path).is_dir():
+    if path.is_file() or path.is_dir():
         dataset = _open_local(path, columns, fields)
     elif os.path.lexists(path):
         raise DataError(f"The data file '{source}' is {_kind(path)}, not a file; name a file or a folder of shards.")

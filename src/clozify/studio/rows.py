@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from clozify.config.task import Task, Verbalizer
 from clozify.data.readers import open_data
 from clozify.data.rows import NO_LABEL, UNLABELED, Rows, few_shot
+from clozify.errors import DataError
 from clozify.studio.draft import TaskDraft
 from clozify.studio.labels import RowKey, UserLabels, identity_task, match_labels
 
@@ -187,8 +187,11 @@ class ProjectRows:
 
 def absolute(source: str) -> str:
     """The absolute path of a file, or the name of a hub data set: a run starts in another folder."""
-    path = os.path.expanduser(source)  # noqa: PTH111 (that of Path raises an error for an unknown user)
-    return str(Path(path).resolve()) if Path(path).exists() else source
+    try:
+        path = Path(source).expanduser()
+        return str(path.resolve()) if path.exists() else source
+    except (OSError, RuntimeError) as error:  # a name that is too long, the home folder of an unknown user
+        raise DataError(f"The path '{source}' cannot be opened ({error}); name a file that exists.") from None
 
 
 def _placeholder_task(draft: TaskDraft) -> Task:

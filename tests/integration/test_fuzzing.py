@@ -144,7 +144,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def base(server, tiny_folder, tmp_path_factory):
-    """A folder with a task, data in several formats, and a finished run."""
+    """A folder with a task, data in several formats, a run by two methods, and one whose result is the ensemble."""
     folder = tmp_path_factory.mktemp("base")
     (folder / "task.toml").write_text(TASK)
     words = ["a fine game", "a slow tool", "mail for all", "fonts and more"]
@@ -159,15 +159,18 @@ def base(server, tiny_folder, tmp_path_factory):
     rows.to_json(folder / "test.jsonl", orient="records", lines=True)
     rows.to_parquet(folder / "test.parquet")
     (folder / "test.csv.gz").write_bytes(gzip.compress((folder / "test.csv").read_bytes()))
-    outcome = server.run(*train_command(folder, folder / "run", tiny_folder("bert")))
-    assert outcome.status == 0, outcome.err
+    for source, method in (("run", "pet"), ("run", "supervised"), ("ensemble", "pet")):
+        outcome = server.run(*train_command(folder, source, folder / source, tiny_folder("bert"), method))
+        assert outcome.status == 0, outcome.err
     return folder
 
 
-def train_command(folder, output, model):
+def train_command(folder, source, output, model, method="pet"):
     settings = [word for setting in [*SETTINGS, "repetitions=1"] for word in ("--set", setting)]
-    files = [word for name in ("labeled", "unlabeled", "test") for word in (f"--{name}", folder / f"{name}.csv")]
-    return ["train", folder / "task.toml", *files, "--model", model, "--output", output, "--quiet", *settings]
+    names = ("labeled", "unlabeled", "test") if source == "run" else ("labeled", "test")
+    files = [word for name in names for word in (f"--{name}", folder / f"{name}.csv")]
+    options = ["--model", model, "--output", output, "--quiet", "--method", method]
+    return ["train", folder / "task.toml", *files, *options, *settings]
 
 
 def time_limit(server, words) -> float:
@@ -178,32 +181,39 @@ def time_limit(server, words) -> float:
 
 
 def test_damaged_run_folders_end_in_a_sentence(server, base, tiny_folder, tmp_path):
-    def commands(run):
+    def commands(source, run):
         data = ["--data", base / "test.csv"]
+        by_method = ["--method", "supervised"] if source == "run" else []
         return {
             "predict": ["predict", run, *data],
             "evaluate": ["evaluate", run, *data, "--json"],
             "report": ["report", run, "--output", tmp_path / "report.html"],
             "suggest": ["suggest", run, "--output", tmp_path / "to-label.csv"],
-            "train": train_command(base, run, tiny_folder("bert")),
+            "evaluate a method": ["evaluate", run, *data, *by_method],
+            "report a method": ["report", run, "--output", tmp_path / "report.html", *by_method],
+            "train": train_command(base, source, run, tiny_folder("bert")),
             "export": ["export", run, "--output", tmp_path / "onnx", *data, "--quiet"],
         }
 
     shutil.copytree(base / "run", tmp_path / "whole")
-    limits = {name: time_limit(server, words) for name, words in commands(tmp_path / "whole").items()}
-    files = sorted(path.relative_to(base / "run") for path in (base / "run").rglob("*") if path.is_file())
-    others = [(base / "run" / path).read_bytes() for path in files]
+    limits = {name: time_limit(server, words) for name, words in commands("run", tmp_path / "whole").items()}
+    files = {
+        source: sorted(path.relative_to(base / source) for path in (base / source).rglob("*") if path.is_file())
+        for source in ("run", "ensemble")
+    }
+    others = [(base / "run" / path).read_bytes() for path in files["run"]]
     fuzzer = Fuzzer("run folders")
     for rng in fuzzer.rounds():
+        source = rng.choice(["run", "run", "ensemble"])
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        shutil.copytree(base / "run", tmp_path / "run")
-        path = rng.choice(files)
-        damaged = None if rng.random() < 0.15 else mutate((base / "run" / path).read_bytes(), rng, others)
+        shutil.copytree(base / source, tmp_path / "run")
+        path = rng.choice(files[source])
+        damaged = None if rng.random() < 0.15 else mutate((base / source / path).read_bytes(), rng, others)
         (tmp_path / "run" / path).unlink()
         if damaged is not None:
             (tmp_path / "run" / path).write_bytes(damaged)
-        name = rng.choice(["predict", "evaluate", "report", "suggest", "train", *["export"] * (rng.random() < 0.2)])
-        outcome = server.run(*commands(tmp_path / "run")[name], timeout=limits[name])
+        name = rng.choice([name for name in limits if name != "export" or rng.random() < 0.2])
+        outcome = server.run(*commands(source, tmp_path / "run")[name], timeout=limits[name])
         change = "removed" if damaged is None else f"begins {damaged[:40]!r}, {len(damaged)} bytes"
         fuzzer.check(outcome, f"{name}, {path} {change}", limits[name])
         if name == "predict" and outcome.status == 0 and "NaN" in outcome.out:

@@ -225,6 +225,24 @@ def test_a_run_is_resumed_by_a_later_studio_with_the_labels_of_then(project, mon
     later.close()
 
 
+def test_a_run_is_not_resumed_with_the_task_or_the_unlabelled_rows_of_a_later_run(project, monkeypatch):
+    commands = []
+    ended = SimpleNamespace(poll=lambda: -9, returncode=-9)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command) or ended)
+    project.set_label(0, "1")
+    first = project.start(RunSettings(unlabeled=20))
+    second = project.start(RunSettings(unlabeled=10))
+    project.resume(second)
+    for run in (first, StudioRun(project.folder, 1)):
+        with pytest.raises(ClozifyError, match=r"Run 1 cannot be resumed, because 'unlabeled\.csv' changed"):
+            project.resume(run)
+    project.draft.patterns = PATTERNS[:1]
+    project.preview()
+    with pytest.raises(ClozifyError, match=r"Run 2 cannot be resumed, because 'task\.toml' changed"):
+        project.resume(second)
+    assert len(commands) == 3
+
+
 def test_a_run_that_outlived_its_studio_is_running(project):
     """A studio that is killed cannot stop its run; the next one must not start a second run next to it."""
     run = StudioRun(project.folder, 1)

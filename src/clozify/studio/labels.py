@@ -7,7 +7,7 @@ becomes the label of another text.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -28,6 +28,11 @@ def make_row_key(texts: dict[str, str]) -> RowKey:
 def with_label(labels: UserLabels, key: RowKey, label: str | None) -> UserLabels:
     """A copy in which `key` has this label, as the last that was given."""
     return {other: name for other, name in labels.items() if other != key} | {key: label}
+
+
+def only_columns(labels: UserLabels, columns: Collection[str]) -> UserLabels:
+    """The labels for the texts of these columns alone; a label with none of them stays as it is."""
+    return {tuple(item for item in key if item[0] in columns) or key: label for key, label in labels.items()}
 
 
 def match_labels(labels: UserLabels, rows_of_fields: RowsOfFields) -> dict[int, RowKey]:

@@ -23,7 +23,7 @@ from clozify.errors import ClozifyError, DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
 from clozify.models.cloze import load_model
 from clozify.studio.draft import TaskDraft
-from clozify.studio.labels import UserLabels, make_row_key, with_label
+from clozify.studio.labels import UserLabels, make_row_key, only_columns, with_label
 from clozify.studio.preview import MAX_LENGTH, Preview, Previewer, is_calibrated
 from clozify.studio.rows import ProjectRows, absolute
 from clozify.studio.run_inputs import LABELED_FILE, TASK_FILE, UNLABELED_FILE, RunInputs, RunSettings
@@ -60,6 +60,7 @@ class Project:
         self.lock = threading.RLock()  # Streamlit runs a script per window; the model serves one call at a time
         self._finished: dict[tuple[Path, int], FinishedRun] = {}
         self._state = StudioState()  # as it was last saved
+        self._adopted_all_columns = False  # labels were taken over before the fields were known
         self._own_task: bytes | None = None  # the content of `task.toml` that may be replaced without a copy
         try:
             self._restore()
@@ -108,7 +109,8 @@ class Project:
         files = [self.folder / name for name in (LABELED_FILE, UNLABELED_FILE) if (self.folder / name).is_file()]
         for path in files:
             self.notices.append(f"The file '{path.name}' was there before; it was kept as '{keep(path).name}'.")
-        self.data.user_labels = labels = read_labels(self.folder / LABELED_FILE, self.draft.label)
+        self.data.user_labels = labels = read_labels(self.folder / LABELED_FILE, self.draft.label, self.draft.fields)
+        self._adopted_all_columns = bool(labels) and not self.draft.fields
         if labels:
             self.notices.append(f"{len(labels):,} labels were taken over from '{LABELED_FILE}'.")
         if files:
@@ -161,6 +163,9 @@ class Project:
         self.data.load(source)
         if not set(self.draft.fields) <= set(self.data.columns) or not self.draft.fields:
             self.draft.fields = self.data.longest_column(self.draft.label)
+        if self._adopted_all_columns:
+            self.data.user_labels = only_columns(self.data.user_labels, self.data.columns)
+            self._adopted_all_columns = False
         if self._state.row_labels and self.draft.fields and self._is_row_source(self.data.source):
             self._convert_row_labels()
 
@@ -340,15 +345,20 @@ def split_name(name: str) -> tuple[str, str]:
     return stem, name[len(stem) :].lower()
 
 
-def read_labels(path: Path, label_column: str) -> UserLabels:
-    """The labels of a `labeled.csv`; none if there is no such file or it lacks the column."""
+def read_labels(path: Path, label_column: str, fields: list[str]) -> UserLabels:
+    """The labels of a `labeled.csv` for the texts of these fields, or of all columns without fields.
+
+    There are none without such a file, the label column or a field.
+    """
     try:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError):
         return {}
-    if label_column not in frame or len(frame.columns) < 2:
+    if label_column not in frame or len(frame.columns) < 2 or not set(fields) <= set(frame.columns):
         return {}
     names = frame.pop(label_column)
+    if fields:
+        frame = frame[fields]
     texts = frame.to_dict("records")
     return {
         make_row_key({str(field): text for field, text in row.items()}): name

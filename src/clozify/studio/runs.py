@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -12,9 +13,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from clozify.errors import RunError, quoted
+from clozify.studio.run_inputs import TASK_FILE, UNLABELED_FILE
 from clozify.studio.state import save_text
 
 RUNS_FOLDER = "runs"
+FIXED_INPUTS = (TASK_FILE, UNLABELED_FILE)  # must be those of its start when a run is resumed; labels may be added
 
 
 class StudioRun:
@@ -28,16 +32,19 @@ class StudioRun:
         self.stopped = False
         self.arguments: list[str] = []  # of `clozify train`; empty: unknown
         self.expected_models = 0  # models that the run will train; 0: unknown
+        self.input_hashes: dict[str, str] = {}  # of the fixed inputs, at the run's start; empty: unknown
         try:
             content = json.loads(self._arguments_file.read_text(encoding="utf-8"))
             self.arguments, self.expected_models = list(content["arguments"]), int(content["expected_models"])
+            self.input_hashes = dict(content.get("input_hashes", {}))
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not started yet, or by an older version
 
     def start(self, arguments: list[str], expected_models: int = 0) -> None:
         """Start `clozify train ARGUMENTS --output runs/NUMBER` in the project's folder."""
         self.path.parent.mkdir(exist_ok=True)
-        content = {"arguments": arguments, "expected_models": expected_models}
+        self.input_hashes = {name: self._hash(name) for name in FIXED_INPUTS if name in arguments}
+        content = {"arguments": arguments, "expected_models": expected_models, "input_hashes": self.input_hashes}
         save_text(self._arguments_file, json.dumps(content, ensure_ascii=False) + "\n")
         self.arguments, self.expected_models = arguments, expected_models
         self._launch()
@@ -52,8 +59,22 @@ class StudioRun:
         return shlex.join(self._command) if self.arguments else ""
 
     def resume(self) -> None:
-        """Continue where an earlier process was stopped, with the labels as they are now."""
+        """Continue where an earlier process was stopped, with the labels as they are now.
+
+        Raises a `RunError` if the task or the unlabelled rows are others, such as those of a later run.
+        """
+        changed = [name for name, value in self.input_hashes.items() if self._hash(name) != value]
+        if changed:
+            raise RunError(
+                f"Run {self.number} cannot be resumed, because {quoted(changed)} changed since it was started; start a "
+                "new run."
+            )
         self._launch("--replace")
+
+    def _hash(self, name: str) -> str:
+        """The hash of an input file; empty if there is none."""
+        path = self.project / name
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
     def _launch(self, *more: str) -> None:
         self.stopped = False

@@ -171,6 +171,19 @@ def test_files_that_the_studio_did_not_write_are_kept(folder, opened):
     assert not (project.folder / "labeled.kept-2.csv").exists()
 
 
+@pytest.mark.parametrize("with_task", [True, False])
+def test_labels_are_taken_over_from_a_file_with_more_columns_than_the_fields(folder, opened, with_task):
+    write_rows(folder / "project" / "labeled.csv", TEXTS[:2], label=["pos", "neg"], note=["7", "8"])
+    if with_task:
+        (folder / "project" / "task.toml").write_text(HAND_WRITTEN)
+    project = Project(folder / "project")
+    assert "2 labels were taken over from 'labeled.csv'." in project.notices
+    project.load(str(folder / "rows.csv"))
+    assert project.data.labels == {0: "pos", 1: "neg"}
+    project.close()
+    assert labels_by_text(opened()) == {TEXTS[0]: "pos", TEXTS[1]: "neg"}
+
+
 def test_a_task_file_that_cannot_be_read_is_kept(folder, opened):
     (folder / "project").mkdir()
     (folder / "project" / "task.toml").write_text("name = 'stars'\nfields = [")

@@ -13,7 +13,8 @@ from clozify.config.pattern import Pattern
 from clozify.config.task import Task, Verbalizer
 from clozify.errors import TaskError
 
-HIDDEN_SETTINGS = ("description", "optional", "metric", "aliases", "line_breaks")  # kept, but not shown on the page
+# kept, but not shown on the page
+HIDDEN_SETTINGS = ("description", "optional", "id", "metric", "columns", "aliases", "line_breaks")
 
 Problems = dict[str, list[str]]  # form field -> messages; "fields", "labels", "task", "pattern 0", "label 0", ...
 
@@ -116,6 +117,8 @@ class TaskDraft:
         }
         if "optional" in content:
             content["optional"] = [name for name in content["optional"] if name in self.fields]
+        if not {*self.fields} <= {*content.get("columns", self.fields), *content.get("optional", [])}:
+            del content["columns"]  # they belong to other files
         if any(len(names) != len(self.labels) for names in content.get("aliases", [])):
             del content["aliases"]  # they belong to other labels
         try:

@@ -240,7 +240,7 @@ class Project:
                 self._own_task = content  # it is kept once, even if the next line fails
                 self.notices.append(
                     f"The file '{path.name}', which the studio did not write, was replaced by the task on this page; "
-                    f"it was kept as '{kept}'. Comments, 'id', 'columns' and further verbalizers are only in that file."
+                    f"it was kept as '{kept}'. Comments and further verbalizers are only in that file."
                 )
             save_text(path, toml)
         self._own_task = toml.encode()

@@ -315,7 +315,7 @@ def test_generated_requests_are_answered_as_described(http_server):
         @hypothesis.settings(
             max_examples=10, derandomize=False, database=None, suppress_health_check=list(hypothesis.HealthCheck)
         )
-        @hypothesis.inputs(case=operation.as_strategy(generation_mode=mode))
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
         def check(case):
             case.call_and_validate()
 

@@ -31,7 +31,7 @@ def test_whatever_its_description_allows_or_forbids_is_answered_as_described(ser
         return  # nothing is sent that could be wrong
 
     @hypothesis.settings(max_examples=15, suppress_health_check=list(hypothesis.HealthCheck))
-    @hypothesis.inputs(case=operation.as_strategy(generation_mode=mode))
+    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
     def check(case):
         case.call_and_validate()
 

@@ -71,7 +71,12 @@ def test_paths_and_texts_beyond_ascii_work_under_a_locale_that_lacks_them(files,
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 def test_a_second_interrupt_does_not_disturb_the_cleaning_up():
-    with subprocess.Popen([sys.executable, "-c", WAIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAIT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()

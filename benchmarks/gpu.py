@@ -28,7 +28,7 @@ from scoring import SHAPES
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import load_task
 from clozify.data.rows import read_rows
-from clozify.models.loading import BUILTIN
+from clozify.models.builtin import builtin_folder
 from clozify.runs.plan import Plan
 
 PEAK = 989e12  # an H200's matrix rate in bf16, without sparsity
@@ -36,7 +36,7 @@ PEAK = 989e12  # an H200's matrix rate in bf16, without sparsity
 
 def make_model(folder: Path, shape: str) -> int:
     """Save a masked language model with random weights; returns the number of its encoder's parameters."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(builtin_folder("builtin:mini"))
     config = transformers.RobertaConfig(
         max_position_embeddings=514,
         type_vocab_size=1,
@@ -64,7 +64,7 @@ def make_rows(folder: Path, count: int) -> float:
     with (folder / "labeled.jsonl").open("w") as labeled:
         for index in range(10):
             labeled.write(json.dumps({"label": str(1 + index % 5), "text": texts[-1 - index]}) + "\n")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(builtin_folder("builtin:mini"))
     token_ids = tokenizer(texts[:1000], truncation=True, max_length=256)["input_ids"]
     return float(np.mean([len(ids) for ids in token_ids]))
 

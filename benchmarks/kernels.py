@@ -29,9 +29,9 @@ from clozify.config.recipe import load_recipe
 from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
 from clozify.methods.score import score_rows
+from clozify.models.builtin import builtin_folder
 from clozify.models.classifier import Classifier
 from clozify.models.cloze import ClozeModel
-from clozify.models.loading import BUILTIN
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
 from clozify.training.loop import Monitor, TrainingSetup, seed_everything
@@ -109,7 +109,7 @@ def main(
     if not torch.cuda.is_available():
         sys.exit("This needs a CUDA device.")
     torch.manual_seed(0)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(builtin_folder("builtin:mini"))
     data, accelerator, base = sample(rows, "yelp-full"), Accelerator(mixed_precision="bf16"), load_recipe("paper")
     config = transformers.RobertaConfig(
         max_position_embeddings=514, type_vocab_size=1, pad_token_id=tokenizer.pad_token_id, **SHAPES[shape]

@@ -35,10 +35,10 @@ def score(data: Path, folder: Path) -> tuple[float, float]:
 
     from clozify.config.task import parse_task
     from clozify.inference.zero_shot import zero_shot
+    from clozify.models.builtin import builtin_folder
     from clozify.models.cloze import ClozeModel
-    from clozify.models.loading import BUILTIN
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(builtin_folder("builtin:mini"))
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
     )

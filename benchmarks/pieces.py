@@ -30,9 +30,9 @@ from clozify.gpu.features import FEATURES, without
 from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
 from clozify.methods.score import score_rows
+from clozify.models.builtin import builtin_folder
 from clozify.models.classifier import Classifier
 from clozify.models.cloze import ClozeModel
-from clozify.models.loading import BUILTIN
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
 from clozify.training.loop import Monitor, TrainingSetup, seed_everything
@@ -107,7 +107,7 @@ def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
     torch.manual_seed(0)
     on_gpu = torch.cuda.is_available()
     accelerator = Accelerator(cpu=not on_gpu, mixed_precision="bf16" if on_gpu else "no")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(builtin_folder("builtin:mini"))
     data, recipe = sample(rows, "yelp-full"), load_recipe("paper")
     config = transformers.RobertaConfig(
         max_position_embeddings=514, type_vocab_size=1, pad_token_id=tokenizer.pad_token_id, **SHAPES[shape]

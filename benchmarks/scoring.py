@@ -29,8 +29,8 @@ from datasets import Dataset
 from clozify.config.task import Task, load_task
 from clozify.data.rows import Rows, read_rows
 from clozify.methods.score import score_rows
+from clozify.models.builtin import builtin_folder
 from clozify.models.cloze import ClozeModel
-from clozify.models.loading import BUILTIN
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
 
@@ -122,7 +122,7 @@ def main(
     """Print the rows per second of both and the ratio, for each shape."""
     data = sample(rows * STRIDE)
     few = data.select(np.arange(0, len(data), STRIDE))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(builtin_folder("builtin:mini"))
     print(f"{len(few)} and {len(data)} rows, {torch.get_num_threads()} threads, torch {torch.__version__}, float32")
     for shape in shapes.split(","):
         torch.manual_seed(0)

@@ -166,16 +166,29 @@ def clozify_part(options: Asked, part: Part) -> dict[str, Any]:
     }
 
 
+def setfit_model(options: Asked) -> str:
+    """The model by folder or name; int8 weights are expanded into a folder that Transformers reads."""
+    from clozify.models.cloze import load_model
+    from clozify.models.int8 import has_int8_weights
+    from clozify.models.loading import model_path
+
+    path = Path(model_path(options.model))
+    if not path.is_dir():
+        return options.model
+    expanded = Path(options.output).resolve() / "model"
+    if has_int8_weights(path) and not expanded.exists():
+        load_model(options.model, "cpu").save(expanded)
+    return str(expanded if has_int8_weights(path) else path.resolve())
+
+
 def setfit_job(options: Asked, part: Part) -> Path:
     """Write the job file that `setfit_worker.py` reads, and return its path."""
     from clozify.config.recipe import load_recipe
-    from clozify.models.loading import BUILTIN
 
     data, folder = Path(options.output).resolve() / "data", Path(options.output).resolve() / part.name
     folder.mkdir(parents=True)
-    run_path = BUILTIN if options.model == "builtin" else Path(options.model)
     job = {
-        "model": str(run_path.resolve()) if run_path.is_dir() else options.model,
+        "model": setfit_model(options),
         "labeled": str(data / f"labeled-{part.size}.jsonl"),
         "test": str(data / "test.jsonl"),
         "max_length": load_recipe(options.recipe, options.settings).max_seq_length,
@@ -217,8 +230,10 @@ def python_path(site: str | None) -> dict[str, str]:
 
 def command_of(options: Asked, part: Part) -> tuple[list[str], dict[str, str]]:
     """The command line of a part and its environment: the same threads for all, no calls to the hub for a folder."""
+    from clozify.models.loading import model_path
+
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(options.threads))
-    if options.model == "builtin" or Path(options.model).is_dir():
+    if Path(model_path(options.model)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     if not part.method.startswith("setfit"):
         return [sys.executable, __file__, "--part", json.dumps([asdict(options), asdict(part)])], environment

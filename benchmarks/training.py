@@ -30,9 +30,9 @@ from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
 from clozify.methods.masking import mask_tokens
 from clozify.methods.score import score_rows
+from clozify.models.builtin import builtin_folder
 from clozify.models.classifier import Classifier
 from clozify.models.cloze import ClozeModel
-from clozify.models.loading import BUILTIN
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import Batch, EncodedRows
 from clozify.training.loop import TrainingSetup, seed_everything
@@ -88,7 +88,7 @@ def main(
     on_gpu = torch.cuda.is_available()
     accelerator = Accelerator(cpu=not on_gpu, mixed_precision="bf16" if on_gpu else "no")
     device = accelerator.device
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BUILTIN)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(builtin_folder("builtin:mini"))
     data = sample(rows, task)
     labels = len(data.task.labels)
     config = transformers.RobertaConfig(

@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 OTHER_PAGES = {  # path in the repository -> name in the site
     "benchmarks/RESULTS.md": "benchmarks.md",
+    "src/clozify/builtin/clozify-small/README.md": "clozify-small.md",
     "src/clozify/builtin/clozify-mini/README.md": "clozify-mini.md",
     "src/clozify/builtin/debian/README.md": "sample-data.md",
     "CONTRIBUTING.md": "contributing.md",

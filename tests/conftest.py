@@ -72,9 +72,10 @@ def tiny(tiny_folder):
 
 @pytest.fixture(scope="session")
 def builtin():
+    """The smaller built-in model; tests that name a model write `builtin:mini`, too."""
     from clozify.models.cloze import load_model
 
-    return load_model()
+    return load_model("builtin:mini")
 
 
 TASK = """

@@ -9,7 +9,7 @@ import pytest
 from clozify.config.task import load_task, parse_task, shipped_tasks
 from clozify.data.readers import SAMPLE
 from clozify.data.rows import read_rows
-from clozify.models.loading import BUILTIN
+from clozify.models.builtin import FOLDERS
 from clozify.models.task_prompts import compile_task
 
 PAIRS = {
@@ -98,6 +98,11 @@ def test_sample_files_carry_no_time_stamp():
 
 
 def test_model_and_data_say_what_they_are():
-    for folder in (BUILTIN, SAMPLE):
+    for folder in (*FOLDERS.values(), SAMPLE):
         text = (folder / "README.md").read_text().lower()
         assert "licence" in text or "license" in text
+
+
+def test_the_data_files_of_the_package_leave_wheel_and_sdist_under_100_mb():
+    package = SAMPLE.parents[1]
+    assert sum(path.stat().st_size for path in package.rglob("*") if path.suffix not in (".py", ".pyc")) < 97_000_000

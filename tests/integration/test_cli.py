@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capsys, monkeypatch, builtin):
-    """Run a command in this process: (exit status, stdout, stderr); the built-in model is loaded once for all."""
+    """Run a command in this process: (exit status, stdout, stderr); `builtin` is `builtin:mini`, loaded once."""
     from clozify import cli
     from clozify.inference import zero_shot
     from clozify.models import cloze
@@ -240,6 +240,7 @@ def test_the_installed_command_prints_its_version():
 
 @pytest.mark.slow
 def test_the_demo_trains_every_way_and_ends_in_a_table_and_a_path(tmp_path, run, monkeypatch):
+    monkeypatch.setattr("clozify.models.builtin.DEFAULT", "mini")
     import clozify.demo as space
 
     steps = [f"{name}.max_steps=1" for name in ("finetune_without_lm", "distill", "supervised")]

@@ -23,7 +23,7 @@ from clozify.gpu.cuda_graphs import CudaGraphRunner
 from clozify.gpu.features import FEATURES, without
 from clozify.gpu.fused_linear import fused_linear_layers
 from clozify.inference.training import train
-from clozify.models.loading import BUILTIN
+from clozify.models.builtin import builtin_folder
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +47,7 @@ Scores = dict[str, np.ndarray]
 def folder(tmp_path_factory):
     """A folder with the built-in model without dropout, whose masks would differ between implementations."""
     path = tmp_path_factory.mktemp("gpu")
-    shutil.copytree(BUILTIN, path / "model")
+    shutil.copytree(builtin_folder("builtin:mini"), path / "model")
     config = json.loads((path / "model" / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (path / "model" / "config.json").write_text(json.dumps(config))
@@ -144,9 +144,9 @@ def test_graphs_replay_exactly_what_eager_steps_compute(folder, reference):
 
 def test_dropout_is_the_same_in_graphs_and_in_eager_steps(tmp_path):
     """A graph that repeats one dropout mask for ever trains a worse model."""
-    graphs = run_pet(tmp_path, "graphs", model="builtin")
+    graphs = run_pet(tmp_path, "graphs", model="builtin:mini")
     with without("cuda_graphs"):
-        errors = relative_errors(run_pet(tmp_path, "eager", model="builtin"), graphs)
+        errors = relative_errors(run_pet(tmp_path, "eager", model="builtin:mini"), graphs)
     assert max(errors.values()) < 1e-3, errors
 
 

@@ -155,6 +155,7 @@ def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monke
     task = load_task("debian")
     task.with_changes(patterns=task.patterns[:2]).save(files / "debian.toml")
     command = ["clozify", "train", str(files / "debian.toml"), "--labeled", "builtin:labeled", "--examples", "14"]
+    command += ["--model", "builtin:mini"]
     command += ["--unlabeled", str(files / "unlabeled.csv"), "--test", str(files / "test.csv"), "--recipe", "quick"]
     command += ["--json", "--quiet"]
     for setting in ("repetitions=1", "finetune.max_steps=1", "distill.max_steps=1", "max_seq_length=48"):

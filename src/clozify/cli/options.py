@@ -26,7 +26,9 @@ app = typer.Typer(
 )
 
 TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="A task file (TOML) or the name of a built-in task.")]
-ModelOption = Annotated[str, typer.Option(help="A masked language model: a folder, a hub name or 'builtin'.")]
+ModelOption = Annotated[
+    str, typer.Option(help="A masked language model: a folder, a hub name, 'builtin', or the smaller 'builtin:mini'.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 MapOption = Annotated[
     list[str] | None,

@@ -22,6 +22,7 @@ import torch
 from clozify.config.recipe import Recipe
 from clozify.errors import RecipeError
 from clozify.gpu.options import GpuOptions, Precision
+from clozify.models.builtin import is_builtin
 from clozify.models.cloze import load_model
 
 CHILD = (sys.executable, "-m", "clozify.models.cpu_precision")
@@ -74,7 +75,7 @@ def choose_precision(recipe: Recipe, model: str | Path, device: str, notes: list
     requested = recipe.scoring if recipe.precision == "auto" else recipe.precision
     if device != "cpu" or requested == "float32":
         return recipe
-    path = Path(model).resolve() if str(model) != "builtin" and Path(model).is_dir() else model
+    path = Path(model).resolve() if not is_builtin(model) and Path(model).is_dir() else model
     trial = try_bf16(str(path), torch.get_num_threads())
     if requested == "bf16" and trial.problem:
         setting = "scoring" if recipe.precision == "auto" else "precision"

@@ -17,9 +17,10 @@ from typing import Any, Literal
 import torch
 
 from clozify.errors import ModelError
+from clozify.models.builtin import builtin_folder, is_builtin
+from clozify.models.int8 import INT8_FILE, has_int8_weights, read_int8
 from clozify.utils import libraries
 
-BUILTIN = Path(__file__).parents[1] / "builtin" / "clozify-mini"
 Architecture = Literal["masked LM", "new classifier", "classifier", "translation model"]
 AUTO_CLASSES: dict[Architecture, str] = {
     "masked LM": "AutoModelForMaskedLM",
@@ -38,8 +39,8 @@ class Pretrained:
 
 
 def model_path(name: str | Path) -> str:
-    """The folder of the built-in model for 'builtin', else the name itself: a folder or a model of the hub."""
-    return str(BUILTIN if str(name) == "builtin" else name)
+    """The folder of a built-in model, else the name itself: a folder or a model of the hub."""
+    return str(builtin_folder(name) if is_builtin(name) else name)
 
 
 @libraries.gc_paused()  # Transformers imports a model's modules here
@@ -121,6 +122,8 @@ def _load_tokenizer(path: str, architecture: Architecture, hub_options: dict[str
 def _weights_file(path: str, safetensors_only: bool) -> str:
     """The name of the file with the weights, for messages; warns if they are in PyTorch's own format."""
     folder, default = Path(path), "model.safetensors"
+    if has_int8_weights(folder):
+        return INT8_FILE
     if not folder.is_dir() or any(folder.glob("*.safetensors*")):
         return default
     pickled = next((file.name for file in folder.glob("pytorch_model*.bin*")), "")
@@ -136,13 +139,18 @@ def _weights_file(path: str, safetensors_only: bool) -> str:
 
 
 def _load_weights(path: str, architecture: Architecture, config: Any, options: dict[str, Any]) -> Any:
-    """The weights in float32; Transformers' default is the file's dtype, which is float16 for the built-in model."""
+    """The weights in float32; Transformers' default is the file's dtype."""
     import transformers
 
-    auto_class = getattr(transformers, AUTO_CLASSES[architecture])
-    model, info = auto_class.from_pretrained(
-        path, config=config, dtype=torch.float32, weights_only=True, output_loading_info=True, **options
+    model_class = getattr(transformers, AUTO_CLASSES[architecture])
+    source: str | None = path
+    if has_int8_weights(Path(path)):  # the classes named Auto take no state_dict
+        model_class, source = model_class._model_mapping[type(config)], None
+        options = {"state_dict": read_int8(Path(path) / INT8_FILE)}
+    model, info = model_class.from_pretrained(
+        source, config=config, dtype=torch.float32, weights_only=True, output_loading_info=True, **options
     )
+    model.config.name_or_path = path
     missing = sorted(info["missing_keys"])
     if not missing or architecture in ("new classifier", "translation model"):
         return model

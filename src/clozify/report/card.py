@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from clozify.models.loading import BUILTIN
+from clozify.models.builtin import builtin_folder, is_builtin
 from clozify.report.findings import Findings
 from clozify.report.format import percent
 from clozify.report.run import RunRecord
@@ -63,12 +63,13 @@ def write_card(run: RunRecord, findings: Findings) -> Path | None:
 
 def is_hub_name(model: str) -> bool:
     """Whether a model was named by its name on the hub."""
-    return model != "builtin" and not Path(model).exists() and not Path(model).is_absolute() and model.count("/") <= 1
+    is_path = Path(model).exists() or Path(model).is_absolute() or model.count("/") > 1
+    return not is_builtin(model) and not is_path
 
 
 def _model_title(model: str) -> str:
-    if model == "builtin":
-        return f"{BUILTIN.name}, which comes with clozify"
+    if is_builtin(model):
+        return f"{builtin_folder(model).name}, which comes with clozify"
     return model if is_hub_name(model) else Path(model).name
 
 

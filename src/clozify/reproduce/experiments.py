@@ -272,11 +272,10 @@ def _file_name(text: str) -> str:
 
 def check_model(model: str) -> None:
     """Raise a `ModelError` if the model is neither on this machine nor can be downloaded."""
-    from clozify.models.loading import BUILTIN, load_config
+    from clozify.models.loading import load_config, model_path
     from clozify.utils import libraries
 
-    path = BUILTIN if model == "builtin" else Path(model)
-    if path.is_dir() or libraries.hub_reachable():
+    if Path(model_path(model)).is_dir() or libraries.hub_reachable():
         return
     try:
         with libraries.quiet_transformers():

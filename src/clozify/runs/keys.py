@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozify.gpu.options import GpuOptions
+from clozify.models.builtin import builtin_folder, is_builtin
 
 if TYPE_CHECKING:
     from clozify.runs.plan import Plan
@@ -51,9 +52,7 @@ def _hash_file(file: Path, _size: int, _modified: int) -> str:
 
 def model_key(name: str) -> str:
     """What identifies a model: a hash of its folder, or its name on the hub."""
-    from clozify.models.loading import BUILTIN  # imports PyTorch, which hashes do not need
-
-    path = BUILTIN if name == "builtin" else Path(name)
+    path = builtin_folder(name) if is_builtin(name) else Path(name)
     return hash_model_folder(path) if path.is_dir() else name
 
 

@@ -12,6 +12,7 @@ from clozify.config.task import Task
 from clozify.data.rows import NO_LABEL, Rows
 from clozify.errors import DataError
 from clozify.gpu.options import GpuOptions
+from clozify.models.builtin import is_builtin
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.lora import Base
 from clozify.runs.keys import model_key
@@ -49,7 +50,7 @@ class Plan:
     @property
     def base(self) -> Base:
         """The model as the base of adapters; a folder's path is absolute, so that adapters can be used anywhere."""
-        is_folder = self.model != "builtin" and Path(self.model).is_dir()
+        is_folder = not is_builtin(self.model) and Path(self.model).is_dir()
         return Base(str(Path(self.model).resolve()) if is_folder else self.model, model_key(self.model))
 
     def load_model(self, device: str) -> ClozeModel:

@@ -30,7 +30,7 @@ import clozify
 
 rows = clozify.read_rows("builtin:test", clozify.load_task("debian")).select(range(8))
 pyarrow.csv.write_csv(rows.table(), "rows.csv")
-clozify.zero_shot("debian", "rows.csv")
+clozify.zero_shot("debian", "rows.csv", "builtin:mini")
 assert settings() == before, (before, settings())
 """
 

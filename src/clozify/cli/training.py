@@ -34,7 +34,9 @@ from clozify.cli.options import (
 def train(
     task: TaskArgument,
     output: Annotated[str, typer.Option(help="The run's folder or s3://bucket/run; the same command resumes a run.")],
-    labeled: Annotated[str | None, typer.Option(help="The labelled rows; optional with --method ipet.")] = None,
+    labeled: Annotated[
+        str | None, typer.Option(help="The labelled rows; optional with --method ipet or frozen.")
+    ] = None,
     unlabeled: Annotated[
         str | None, typer.Option(help="The unlabelled rows; without them the result is the ensemble, not a classifier.")
     ] = None,
@@ -46,7 +48,9 @@ def train(
     student: Annotated[
         str | None, typer.Option(help="Another, for example smaller, model for the final classifier.")
     ] = None,
-    method: Annotated[str, typer.Option(help="'pet', 'ipet' or a baseline: 'supervised', 'uda', 'mixtext'.")] = "pet",
+    method: Annotated[
+        str, typer.Option(help="'pet', 'ipet', 'frozen', or a baseline: 'supervised', 'uda', 'mixtext'.")
+    ] = "pet",
     augmented: Annotated[
         str | None,
         typer.Option(help="Paraphrases of the unlabelled rows, for uda and mixtext, matched by id or in their order."),

@@ -22,6 +22,7 @@ from clozify.config.sections import Adapter as Adapter
 from clozify.config.sections import Dev as Dev
 from clozify.config.sections import Distill as Distill
 from clozify.config.sections import Finetune as Finetune
+from clozify.config.sections import Frozen as Frozen
 from clozify.config.sections import IPet as IPet
 from clozify.config.sections import Pretrain as Pretrain
 from clozify.config.sections import Section
@@ -100,6 +101,7 @@ class Recipe(Section):
     distill: Distill = Distill()
     supervised: Training = Training()
     ipet: IPet = IPet()
+    frozen: Frozen = Frozen()
     words: Words = Words()
     pretrain: Pretrain = Pretrain()
     uda: Uda = Uda()

@@ -116,6 +116,18 @@ class Adapter(Section):
     )
 
 
+class Frozen(Section):
+    """The method `frozen`: the encoder stays as it is, and only the labels' vectors are fitted."""
+
+    penalty: float = Field(
+        0.03, gt=0, description="The L2 penalty on the distance of the labels' vectors from their words' vectors."
+    )
+    unlabeled_rows: int = Field(
+        1000, ge=1, description="Unlabelled rows to compute states of, to centre them and to get soft labels for."
+    )
+    distillation: bool = Field(False, description="Train a classifier on the soft labels of these rows.")
+
+
 class IPet(Section):
     """iPET: generations of models, each trained on more rows that earlier models labelled (section 3.4)."""
 

@@ -22,6 +22,7 @@ from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, text_columns, write_predictions
 from clozify.data.rows import Rows
 from clozify.errors import RunError, quoted
+from clozify.inference.frozen import FrozenMember
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH, score_rows
 from clozify.metrics import Evaluation, detailed_metrics
@@ -33,9 +34,10 @@ from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.runs.keys import model_key
 from clozify.runs.metrics import Metrics
 from clozify.runs.plan import select_labeled
-from clozify.runs.records import EnsembleRecord
+from clozify.runs.records import LABEL_VECTORS, EnsembleRecord
 from clozify.runs.results import METHOD_NAMES, check_finished, first_method, is_stale, jobs_folder, trained_methods
 from clozify.runs.stored_folder import local_copy
+from clozify.utils.checked_files import open_npy
 from clozify.utils.progress import progress
 
 
@@ -203,10 +205,13 @@ class FinishedRun:
         assert self.classifier is not None
         return load_classifier(self.classifier, self.device)
 
-    def members(self) -> Iterator[LoadedMember]:
+    def members(self) -> Iterator[LoadedMember | FrozenMember]:
         """The ensemble's members, loaded one after the other."""
         recipe = self._ensemble.recipe
         names = [pair.name for pair in self.task.pairs]
+        if self.method == "frozen":
+            yield from self._frozen_members()
+            return
         for member in self._ensemble.weights:
             model, activate_adapter = self._load_member(member.member)
             prompts = compile_task(model, self.task, wording=recipe.wording).for_pair(names.index(member.pair))
@@ -230,21 +235,41 @@ class FinishedRun:
                 weights.append(member.weight)
         return combine_scores(scores, weights)  # (rows, labels)
 
+    def _frozen_members(self) -> Iterator[FrozenMember]:
+        """A member for each pattern, with the label vectors of all its pairs; the encoder is loaded once."""
+        folders = {
+            member.pair: jobs_folder(self.folder) / "members" / member.member for member in self._ensemble.weights
+        }
+        weights = {member.pair: member.weight for member in self._ensemble.weights}
+        base = base_of(next(iter(folders.values())) / "model")
+        if base is None:
+            raise RunError(f"The members of '{self.folder}' have no label vectors; train again.")
+        recipe, model = self._ensemble.recipe, self._base_model(base)
+        names = [pair.name for pair in self.task.pairs]
+        for prompt in compile_task(model, self.task, wording=recipe.wording).patterns:
+            pairs = [names[pair] for pair in prompt.pairs]
+            vectors = [open_npy(folders[pair] / "model" / LABEL_VECTORS) for pair in pairs]
+            yield FrozenMember.combine(model, prompt, recipe.max_seq_length, vectors, [weights[pair] for pair in pairs])
+
     def _load_member(self, key: str) -> tuple[ClozeModel, Callable[[], None]]:
         """A member's model, and the function that activates its adapter where several members share the model."""
         path = jobs_folder(self.folder) / "members" / key / "model"
         if (base := base_of(path)) is None:
             return load_model(path, self.device, safetensors_only=True), lambda: None
+        model = self._base_model(base)
+        model.use_adapter(path, key)
+        return model, partial(model.use_adapter, path, key)
+
+    def _base_model(self, base: Base) -> ClozeModel:
+        """The model that adapters or label vectors belong to, loaded once."""
         if base not in self._base_models:
             self._base_models[base] = load_model(base.model, self.device)
             if model_key(base.model) != base.key:
                 raise RunError(
-                    f"The members of '{self.folder}' are adapters of the model '{base.model}', which has changed "
-                    "since; restore the model or train again."
+                    f"The members of '{self.folder}' belong to the model '{base.model}', which has changed since; "
+                    "restore the model or train again."
                 )
-        model = self._base_models[base]
-        model.use_adapter(path, key)
-        return model, partial(model.use_adapter, path, key)
+        return self._base_models[base]
 
 
 def load_run(folder: str | Path, method: str | None = None) -> FinishedRun:

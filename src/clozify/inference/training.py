@@ -93,12 +93,12 @@ def train(
     - `task`: a task file, the name of a shipped task, a dict with the entries of a task file, or a `Task`.
     - `labeled`: the labelled rows, T: a file, a folder or a data set of the hub (`NAME@SPLIT`); or rows in memory: a
       DataFrame, a list of dicts, or a list of tuples that end in the label, `[("a text", "label"), ...]`. None is for
-      the method `ipet` alone.
+      the methods `ipet` and `frozen`.
     - `output`: the run's folder, or an address such as `s3://bucket/run`.
     - `unlabeled`: the unlabelled rows, D; in memory also a list of texts. Without them the ensemble is the result.
     - `test`: labelled rows to measure on; `dev`: labelled rows that decide when training stops.
     - `examples`: how many of the labelled rows to train on: the first of each label.
-    - `method`: `pet`, `ipet`, `supervised`, `uda` or `mixtext`.
+    - `method`: `pet`, `ipet`, `frozen`, `supervised`, `uda` or `mixtext`.
     - `model`: a folder, a name on the hub, or `builtin`; `student`: another model for the final classifier.
     - `recipe`: `paper`, `quick`, `original-code`, a file or a `Recipe`; `settings`: changes to it, as
       `{"distill.max_steps": 500}` or `["distill.max_steps=500"]`.

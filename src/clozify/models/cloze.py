@@ -58,6 +58,29 @@ class Head(nn.Module):
         scores: Tensor = output.logits[0]
         return scores
 
+    def transform(self, states: Tensor) -> Tensor:
+        """h(x), which the head multiplies with every word's vector: (states, hidden) -> (states, width).
+
+        The head runs with an identity matrix in place of the words' vectors, and without their biases.
+        """
+        width = self.word_vectors.shape[1]
+        rows = {
+            name: torch.eye(tensor.shape[1], dtype=states.dtype, device=states.device)
+            if tensor.ndim == 2
+            else torch.zeros(width, dtype=states.dtype, device=states.device)
+            for name, tensor in self._model.named_parameters()
+            if tensor.shape[0] == self.vocabulary
+        }
+        output = torch.func.functional_call(self._model, rows, kwargs={"inputs_embeds": states[None]})
+        transformed: Tensor = output.logits[0]
+        return transformed
+
+    @property
+    def word_vectors(self) -> Tensor:
+        """The vocabulary matrix, (vocabulary, width): a word's score is its row times h(x), plus the word's bias."""
+        weight: Tensor = self._model.get_output_embeddings().weight
+        return weight
+
 
 class ClozeModel(Encoder):
     """A masked language model and its tokenizer, ready for cloze questions."""
@@ -132,6 +155,38 @@ class ClozeModel(Encoder):
             word_scores = self.head(states.to(self.dtype), ids)  # (batch, words)
             scores: Tensor = word_scores @ mean.to(self.dtype).T
         return scores
+
+    def transformed_and_mean_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The head's h(x) at each row's mask, (batch, width), and the mean of the row's states, (batch, hidden)."""
+        at_mask, means = [], []
+        order = []
+        lengths = batch.attention_mask.sum(axis=1)
+        for group, output in self.forward_passes(self.encoder, batch, lengths, grouped=self.device.type == "cpu"):
+            states = output[0].to(self.dtype)  # (group, tokens, hidden)
+            rows = torch.arange(len(group), device=self.device)
+            at_mask.append(states[rows, self.to_device(batch.mask_positions[group])])
+            mask = self.to_device(batch.attention_mask[group, : states.shape[1]]).to(self.dtype)
+            means.append((states[:, : mask.shape[1]] * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True))
+            order.append(group)
+        index = self.to_device(np.argsort(np.concatenate(order)))
+        return self.head.transform(torch.cat(at_mask)[index]), torch.cat(means)[index]
+
+    def label_vectors(self, words: LabelWords) -> tuple[Tensor, Tensor]:
+        """The means of the labels' words' vectors, (labels, width), and of their biases, (labels,).
+
+        s(l | x) is the label's vector times h(x), plus its bias.
+        """
+        ids, mean = self.to_device(words.ids), self.to_device(words.mean).to(self.dtype)
+        vectors = self.head.word_vectors[ids].to(self.dtype)  # (words, width)
+        states = torch.linspace(-1, 1, 2 * int(self.model.config.hidden_size), device=self.device, dtype=self.dtype)
+        states = states.view(2, -1)
+        biases = self.head(states, ids) - self.head.transform(states) @ vectors.T  # (2, words), the same in both rows
+        if not torch.allclose(biases[0], biases[1], atol=1e-3):
+            raise ModelError(
+                f"The head of the model '{self.name}' does not end in a product with the words' vectors, which the "
+                "method 'frozen' needs; use another method."
+            )
+        return mean @ vectors, mean @ biases[0]
 
     @contextmanager
     def scoring(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ PREFIX = "base_model.model."  # of every name in a peft file
 
 @dataclass(frozen=True)
 class Base:
-    """The model that an adapter belongs to."""
+    """The model that an adapter or label vectors belong to."""
 
     model: str  # a folder, a hub name, or 'builtin'
     key: str  # its `model_key`
@@ -135,12 +135,18 @@ def save_adapter(module: Any, folder: Path, base: Base) -> None:
     state = get_peft_model_state_dict(module, adapter_name=TRAINED, save_embedding_layers=False)
     save_file({PREFIX + name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
     make_readable(folder)
+    save_base(folder, base)
+
+
+def save_base(folder: Path, base: Base) -> None:
+    """Write the file that names the base model."""
+    folder.mkdir(exist_ok=True)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=2), encoding="utf-8")
 
 
 def base_of(folder: Path) -> Base | None:
-    """The model that the adapter in a folder belongs to; None if the folder holds a full model."""
-    if not (folder / SETTINGS).is_file():
+    """The model that the adapter or the label vectors in a folder belong to; None if it holds a full model."""
+    if not (folder / BASE).is_file():
         return None
     with naming_damaged(folder / BASE):
         return Base(**read_json(folder / BASE))

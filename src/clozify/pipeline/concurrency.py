@@ -71,6 +71,8 @@ def fit_models_per_device(worker: Worker, executor: Executor) -> Concurrency:
     plan = worker.plan
     if plan.method in SEMI_SUPERVISED:
         return Concurrency(1, f"at once: 1; the memory of the method '{plan.method}' is not measured")
+    if plan.method == "frozen":
+        return Concurrency(1, "at once: 1; the method 'frozen' trains no models")
     models = plan.recipe.repetitions * (1 if plan.method == "supervised" else len(plan.task.pairs))
     executor.start(worker, 1)
     executor.submit(Trial())

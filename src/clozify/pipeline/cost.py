@@ -20,6 +20,7 @@ from clozify.methods.finetune import finetune
 from clozify.methods.ipet import counts_to_draw
 from clozify.methods.score import score_rows
 from clozify.models.classifier import new_classifier
+from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task
 from clozify.pipeline.augmentation import Augmented, join_paraphrases, make_augmenter, select_fraction
 from clozify.pipeline.generations import choose_generation_teachers, generation_indices, members_to_score
@@ -74,13 +75,14 @@ def estimate(plan: Plan, context: RunContext) -> CostEstimate:
     """The cost of a run of this plan."""
     if plan.method in SEMI_SUPERVISED:
         return _estimate_semi_supervised(plan, context)
+    if plan.method == "frozen":
+        return _estimate_frozen(plan, context)
     generations = generation_costs(plan)
     members = sum(generation.members for generation in generations)
     member_steps = sum(generation.members * generation.steps for generation in generations)
     rows_to_score = sum(generation.rows_to_score(plan) for generation in generations)
     supervised = plan.method == "supervised"
-    distilled = not supervised and plan.unlabeled is not None and plan.recipe.distillation
-    classifiers = plan.recipe.repetitions if supervised or distilled else 0
+    classifiers = plan.recipe.repetitions if supervised or plan.is_distilled else 0
     section = plan.recipe.supervised if supervised else plan.recipe.distill
     training_rows = plan.labeled if supervised or plan.unlabeled is None else plan.unlabeled
     classifier_steps = section.steps(len(training_rows)) if classifiers else 0
@@ -130,6 +132,39 @@ def generation_costs(plan: Plan) -> list[GenerationCost]:
         for size, scoring_members in zip(sizes, [*scoring, members], strict=True)
     ]
     return generations if len(plan.labeled) else generations[1:]  # without labelled rows M^0 is not trained
+
+
+def _estimate_frozen(plan: Plan, context: RunContext) -> CostEstimate:
+    """The cost of states of all rows in every pattern, and of a classifier where one is distilled."""
+    rows, patterns = _count(plan.labeled) + _count(plan.unlabeled) + _count(plan.test), len(plan.task.patterns)
+    model = plan.load_model(context.device)
+    row_seconds = _row_seconds(plan, model, context.device)
+    states = rows * patterns * (model.head.word_vectors.shape[1] + model.model.config.hidden_size)
+    classifiers, steps, seconds, parameters = 0, 0, rows * patterns * row_seconds, 0
+    if plan.is_distilled:
+        assert plan.unlabeled is not None
+        classifiers, steps = plan.recipe.repetitions, plan.recipe.distill.steps(len(plan.unlabeled))
+        classifier = time_classifier(plan, context, plan.unlabeled)
+        seconds, parameters = seconds + classifiers * steps * classifier.step_seconds, classifier.parameters
+    return CostEstimate(
+        members=len(plan.task.pairs),
+        steps_a_member=0,
+        rows_to_score_a_member=rows,
+        classifiers=classifiers,
+        steps_a_classifier=steps,
+        disk_mib=_float32_mib(states // 2 + parameters),  # states are float16
+        seconds=round(seconds),
+    )
+
+
+def _row_seconds(plan: Plan, model: ClozeModel, device: str) -> float:
+    """Seconds of scoring a row with one pattern."""
+    rows = plan.labeled if plan.unlabeled is None else plan.unlabeled
+    prompts = compile_task(model, plan.task, None, plan.recipe.wording).for_pair(0)
+    sample = rows.select(np.resize(np.arange(len(rows)), TIMED_ROWS[device]))
+    length = plan.recipe.max_seq_length
+    list(score_rows(model, prompts, sample.select(np.arange(8)), length))  # initialises libraries
+    return _seconds(lambda: list(score_rows(model, prompts, sample, length))) / len(sample)
 
 
 def _estimate_semi_supervised(plan: Plan, context: RunContext) -> CostEstimate:

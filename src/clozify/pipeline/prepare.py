@@ -20,8 +20,10 @@ from clozify.models.lora import check_adapter
 from clozify.pipeline.augmentation import read_paraphrases
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.runs.plan import Plan, empty_rows, select_labeled
+from clozify.runs.results import ENSEMBLE_METHODS
 
-METHODS = ("pet", "ipet", "supervised", *SEMI_SUPERVISED)
+METHODS = ("pet", "ipet", "frozen", "supervised", *SEMI_SUPERVISED)
+ZERO_SHOT_METHODS = ("ipet", "frozen")  # which need no labelled rows
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,15 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         _warn_of_shared_rows(one, named_rows[one], other, named_rows[other], warnings)
     if unlabeled is not None and not (inputs.allow_overlap or recipe.overlap):
         unlabeled = _remove_overlap(unlabeled, [rows for rows in (labeled, test, dev) if rows is not None], warnings)
-    if inputs.method in ("pet", "ipet"):
+    if inputs.method == "frozen" and unlabeled is not None:
+        unlabeled = _sample(unlabeled, recipe.frozen.unlabeled_rows, warnings)
+    if inputs.method in ENSEMBLE_METHODS:
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         recipe = choose_precision(recipe, inputs.model, device, warnings)
-    elif recipe.adapter.method != "none":
-        warnings.append(f"The method '{inputs.method}' has no members, so the adapter is not used.")
+    if recipe.adapter.method != "none" and inputs.method not in ("pet", "ipet"):
+        warnings.append(f"The method '{inputs.method}' trains no members, so the adapter is not used.")
+    if dev is not None and inputs.method == "frozen":
+        warnings.append("The method 'frozen' has no training that could be stopped early: development rows are unused.")
     for rows in (labeled, unlabeled, test, dev):
         warnings += [text for text in (rows.warnings if rows is not None else []) if text not in warnings]
     return Plan(
@@ -96,9 +102,9 @@ def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:
     method = inputs.method
     if method not in METHODS:
         raise DataError(f"There is no method '{method}'; there is {quoted(METHODS)}.")
-    if inputs.labeled is None and method != "ipet":
+    if inputs.labeled is None and method not in ZERO_SHOT_METHODS:
         raise DataError(f"The method '{method}' needs labelled rows (--labeled); without any, there is ipet.")
-    if inputs.unlabeled is None and method in ("ipet", *SEMI_SUPERVISED):
+    if inputs.unlabeled is None and (method in ("ipet", *SEMI_SUPERVISED) or inputs.labeled is None):
         raise DataError(f"The method '{method}' needs unlabelled rows (--unlabeled).")
     if method not in SEMI_SUPERVISED:
         if inputs.augmented is not None:
@@ -117,7 +123,7 @@ def _read_labeled(inputs: TrainInputs, task: Task, recipe: Recipe, warnings: lis
     labeled = select_labeled(rows, warnings, "labelled")
     if inputs.examples is not None:
         labeled = few_shot(labeled, inputs.examples, recipe.seed if recipe.selection == "random" else None)
-    if len(labeled) == 0 and inputs.method != "ipet":
+    if len(labeled) == 0 and inputs.method not in ZERO_SHOT_METHODS:
         raise DataError(
             f"The method '{inputs.method}' needs labelled rows, and 0 were asked for; without any, there is ipet."
         )
@@ -152,3 +158,11 @@ def _remove_overlap(unlabeled: Rows, others: Sequence[Rows], warnings: list[str]
     if len(remaining) == 0:
         raise DataError("No unlabelled row is left once the labelled and the test rows are taken out.")
     return remaining
+
+
+def _sample(unlabeled: Rows, count: int, warnings: list[str]) -> Rows:
+    """So many of the unlabelled rows: those with the lowest hashes, so that the choice changes little with the rows."""
+    if len(unlabeled) <= count:
+        return unlabeled
+    warnings.append(f"{count:,} of {len(unlabeled):,} unlabelled rows are used; frozen.unlabeled_rows sets the number.")
+    return unlabeled.select(np.sort(np.argsort(unlabeled.fingerprints(), kind="stable")[:count]))

@@ -15,6 +15,7 @@ from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.pipeline.concurrency import fit_models_per_device
 from clozify.pipeline.final_classifier import Distillation, SupervisedTraining, train_classifier
+from clozify.pipeline.frozen import fit_members
 from clozify.pipeline.generations import train_generations
 from clozify.pipeline.members import evaluate_ensemble, evaluate_members, first_generation, train_members
 from clozify.pipeline.prepare import TrainInputs, prepare
@@ -30,7 +31,7 @@ from clozify.runs.context import RunContext, no_log
 from clozify.runs.keys import hash_key
 from clozify.runs.metrics import Metrics, UntrainedMetrics
 from clozify.runs.plan import Plan
-from clozify.runs.results import check_replaceable, results_prefix, stale_exports
+from clozify.runs.results import ENSEMBLE_METHODS, check_replaceable, results_prefix, stale_exports
 from clozify.runs.stored_folder import open_run
 from clozify.runs.tracking import check_trackers
 from clozify.runs.worker import Worker
@@ -81,7 +82,7 @@ def _train(run: Run) -> Metrics:
     context.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:
         context.log(f"note: {warning}")
-    if plan.method in ("pet", "ipet"):
+    if plan.method in ENSEMBLE_METHODS:
         results = _train_pet(run)
     else:
         is_supervised = plan.method == "supervised"
@@ -113,25 +114,28 @@ def _train(run: Run) -> Metrics:
 
 
 def _train_pet(run: Run) -> dict[str, Any]:
-    """PET and iPET (section 3); returns the fields of `Metrics` that they fill."""
+    """PET, iPET (section 3) and the frozen mode; returns the fields of `Metrics` that they fill."""
     plan, folder = run.plan, run.folder
     for warning in run.worker.prompts.warnings:
         run.context.warn(warning)
-    is_distilled = plan.unlabeled is not None and plan.recipe.distillation
+    keep_weights = not plan.is_distilled
+    results: dict[str, Any] = {}
 
     # the accuracy of every pair on T before training is its weight w(p) in the ensemble (section 3.3)
-    untrained, key = evaluate_untrained(run)
+    key: str | None = None
+    if plan.method == "frozen":
+        members, untrained = fit_members(run)
+    else:
+        untrained, key = evaluate_untrained(run)
     weights_of_pairs = pair_weights(run, untrained)
-    results: dict[str, Any] = {
-        "untrained": UntrainedMetrics(accuracy_on_labeled=untrained.accuracy_on_labeled, job=key),
-        "unsupervised": untrained.test,
-    }
+    results["untrained"] = UntrainedMetrics(accuracy_on_labeled=untrained.accuracy_on_labeled, job=key)
+    results["unsupervised"] = untrained.test
 
     # step 1: fine-tune a model for every pair and seed; iPET does so for several generations (section 3.4)
     if plan.method == "ipet":
-        members, results["generations"] = train_generations(run, weights_of_pairs, keep_weights=not is_distilled)
-    else:
-        members = train_members(run, first_generation(plan, keep_weights=not is_distilled))
+        members, results["generations"] = train_generations(run, weights_of_pairs, keep_weights)
+    elif plan.method == "pet":
+        members = train_members(run, first_generation(plan, keep_weights))
     weights = [weights_of_pairs[member.pair] for member in members]
     write_ensemble(run, members, weights)
     if plan.test is not None:
@@ -145,7 +149,7 @@ def _train_pet(run: Run) -> dict[str, Any]:
         folder.remove(f"{run.prefix}labels.parquet")  # of replaced results
 
     # step 3: train the final classifier on the soft labels
-    if is_distilled:
+    if plan.is_distilled:
         results["classifier"] = train_classifier(run, Distillation(soft_labels))
     else:
         folder.remove(f"{run.prefix}classifier")
@@ -156,4 +160,6 @@ def _expected_jobs(plan: Plan, results: Path) -> int:
     """How many jobs will be submitted first; 0 where the method has finished, and there may be none."""
     if (results / "metrics.json").exists():
         return 0
+    if plan.method == "frozen":
+        return len(plan.task.patterns)
     return plan.recipe.repetitions * (len(plan.task.pairs) if plan.method in ("pet", "ipet") else 1)

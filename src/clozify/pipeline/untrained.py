@@ -55,13 +55,18 @@ def _evaluate(worker: Worker) -> UntrainedRecord:
         accuracies = [metrics.accuracy for metrics in _evaluate_pairs(plan.labeled, scores)]
     if plan.test is not None and len(plan.test):
         pairs = _evaluate_pairs(plan.test, score_data_set(worker, worker.prompts, "test"))
-        on_test = UnsupervisedMetrics(
-            accuracy=float(np.mean([pair.accuracy for pair in pairs])),
-            macro_f1=float(np.mean([pair.macro_f1 for pair in pairs])),
-            best=max(pair.accuracy for pair in pairs),
-            pairs=pairs,
-        )
+        on_test = summarize_pairs(pairs)
     return UntrainedRecord(accuracy_on_labeled=accuracies, test=on_test, seconds=time.monotonic() - started)
+
+
+def summarize_pairs(pairs: list[BasicMetrics]) -> UnsupervisedMetrics:
+    """Mean and best of the pairs' metrics on the test rows."""
+    return UnsupervisedMetrics(
+        accuracy=float(np.mean([pair.accuracy for pair in pairs])),
+        macro_f1=float(np.mean([pair.macro_f1 for pair in pairs])),
+        best=max(pair.accuracy for pair in pairs),
+        pairs=pairs,
+    )
 
 
 def _evaluate_pairs(rows: Rows, scores: NDArray[np.float32]) -> list[BasicMetrics]:

@@ -51,7 +51,7 @@ def stage_costs(run: RunRecord) -> list[StageCost]:
     """The cost of each stage, in the order of the run."""
     stages = []
     metrics, result = run.metrics, run.result
-    if metrics.untrained is not None:
+    if metrics.untrained is not None and metrics.untrained.job is not None:
         path = run.jobs_folder / "untrained" / metrics.untrained.job / "untrained.json"
         cost = _job_costs("scoring the labelled and test rows before training", [path])
         stages.append(replace(cost, models=0))

@@ -7,6 +7,7 @@ from clozify.report.format import percent
 from clozify.report.run import RunRecord
 from clozify.report.scores import Confusion, PatternScore, Score, loses_to_ensemble, other_method_scores
 from clozify.report.unlabeled import Agreement
+from clozify.runs.results import ENSEMBLE_METHODS
 
 MAX_STEPS = 5
 WIDE_INTERVAL = 0.1  # from end to end; 400 test rows have this at an accuracy of 50%
@@ -52,7 +53,7 @@ def _about_baselines(run: RunRecord, result: Score) -> list[str]:
     advice = "try a larger `--model`"
     if loses_to_ensemble(run, result):
         advice = "train the classifier for more steps first (`distill.max_steps`); its ensemble is better"
-    elif run.method in ("pet", "ipet"):
+    elif run.method in ENSEMBLE_METHODS:
         advice = f"look at the patterns and words with `clozify check`, and {advice}"
     if trivial.majority.accuracy >= low:
         return [

@@ -16,7 +16,7 @@ from clozify.errors import RunError
 from clozify.metrics import Evaluation
 from clozify.runs import records
 from clozify.runs.metrics import ClassifierMetrics, Metrics
-from clozify.runs.results import check_finished, jobs_folder
+from clozify.runs.results import ENSEMBLE_METHODS, check_finished, jobs_folder
 from clozify.utils.checked_files import naming_damaged, open_npy, read_json, read_record
 
 
@@ -87,7 +87,7 @@ class RunRecord:
 
     @property
     def method(self) -> str:
-        """`pet`, `ipet`, or a baseline."""
+        """`pet`, `ipet`, `frozen`, or a baseline."""
         return self.inputs.method
 
     @property
@@ -103,12 +103,12 @@ class RunRecord:
     @property
     def has_classifier(self) -> bool:
         """Whether the result is a classifier, not an ensemble."""
-        return self.method not in ("pet", "ipet") or (self.folder / "classifier").is_dir()
+        return self.method not in ENSEMBLE_METHODS or (self.folder / "classifier").is_dir()
 
     @property
     def result_key(self) -> str:
         """The field of `metrics` with the result: `classifier`, `ensemble`, or a baseline's name."""
-        if self.method not in ("pet", "ipet"):
+        if self.method not in ENSEMBLE_METHODS:
             return self.method
         return "classifier" if self.has_classifier else "ensemble"
 

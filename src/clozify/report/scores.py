@@ -11,7 +11,7 @@ import numpy as np
 from clozify.metrics import Evaluation, LabelMetrics, wilson_interval
 from clozify.report.run import RunRecord
 from clozify.runs.metrics import ClassifierMetrics, MembersMetrics, UnsupervisedMetrics
-from clozify.runs.results import METHOD_NAMES
+from clozify.runs.results import ENSEMBLE_METHODS, METHOD_NAMES
 from clozify.utils.atomic import atomic_write_text
 from clozify.utils.checked_files import naming_damaged, read_json
 
@@ -182,8 +182,8 @@ class PatternScore:
 
 
 def pattern_scores(run: RunRecord) -> list[PatternScore]:
-    """Every pair of a PET or iPET run."""
-    if run.method not in ("pet", "ipet"):
+    """Every pair of a run with an ensemble."""
+    if run.method not in ENSEMBLE_METHODS:
         return []
     untrained, unsupervised, trained = run.metrics.untrained, run.metrics.unsupervised, run.metrics.members
     on_labeled = untrained.accuracy_on_labeled if untrained else None

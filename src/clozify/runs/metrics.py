@@ -30,7 +30,7 @@ class UntrainedMetrics(Record):
     """The pairs before any training: their accuracy on T is the ensemble weight w(p)."""
 
     accuracy_on_labeled: list[float] | None = None  # one per pair; None without labelled rows
-    job: str
+    job: str | None = None  # None where the members' jobs measured it
 
 
 class UnsupervisedMetrics(Record):

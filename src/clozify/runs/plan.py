@@ -48,6 +48,12 @@ class Plan:
         return self.recipe.language_modeling and self.unlabeled is not None
 
     @property
+    def is_distilled(self) -> bool:
+        """Whether an ensemble's soft labels train a classifier."""
+        wanted = self.recipe.frozen.distillation if self.method == "frozen" else self.recipe.distillation
+        return self.unlabeled is not None and wanted
+
+    @property
     def base(self) -> Base:
         """The model as the base of adapters; a folder's path is absolute, so that adapters can be used anywhere."""
         is_folder = not is_builtin(self.model) and Path(self.model).is_dir()

@@ -16,6 +16,7 @@ from clozify.utils.checked_files import open_npy, read_record
 
 UNLABELED_SCORES = "unlabeled.npy"  # in a member's folder: raw scores of the unlabelled rows, (rows, labels)
 TEST_SCORES = "test.npy"
+LABEL_VECTORS = "label_vectors.npy"  # in `model/` of a member with a frozen encoder, (labels, states + 1)
 ENSEMBLE_FILE = "ensemble.json"
 
 

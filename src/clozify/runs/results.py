@@ -16,7 +16,15 @@ from clozify.runs.keys import hash_file, hash_key
 from clozify.utils.checked_files import read_json
 
 METHODS_FOLDER = "methods"
-METHOD_NAMES = {"pet": "PET", "ipet": "iPET", "supervised": "supervised training", "uda": "UDA", "mixtext": "MixText"}
+METHOD_NAMES = {
+    "pet": "PET",
+    "ipet": "iPET",
+    "frozen": "PET with a frozen encoder",
+    "supervised": "supervised training",
+    "uda": "UDA",
+    "mixtext": "MixText",
+}
+ENSEMBLE_METHODS = ("pet", "ipet", "frozen")  # their result is an ensemble, or a classifier distilled from one
 EXPORT_FOLDERS = ("onnx", "onnx-int8")
 NOT_COMPARED = ("clozify", "torch", "model", "student")  # versions, and names of models, whose hashes are compared
 

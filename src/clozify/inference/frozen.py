@@ -1,0 +1,51 @@
+"""A pattern of a finished run with a frozen encoder, ready to score rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozify.data.rows import Rows
+from clozify.methods.ensemble import combine_scores
+from clozify.methods.frozen import LabelVectors, compute_states
+from clozify.models.cloze import ClozeModel
+from clozify.models.task_prompts import PatternPrompt, TaskPrompts
+from clozify.prompts.encode import EncodedRows
+
+
+@dataclass(frozen=True)
+class FrozenMember:
+    """The label vectors of a pattern's pairs, combined, and the encoder, which all patterns share."""
+
+    model: ClozeModel
+    prompts: TaskPrompts  # of the pattern alone
+    max_length: int
+    weight: float
+    vectors: LabelVectors
+
+    @classmethod
+    def combine(
+        cls,
+        model: ClozeModel,
+        prompt: PatternPrompt,
+        max_length: int,
+        vectors: Sequence[NDArray[Any]],
+        weights: Sequence[float],
+    ) -> FrozenMember:
+        """The pattern's pairs as one member: scores are linear in the label vectors, and so is the ensemble."""
+        prompts = TaskPrompts([prompt], [], list(prompt.template.fields))
+        return cls(model, prompts, max_length, sum(weights), LabelVectors.from_array(combine_scores(vectors, weights)))
+
+    def scores(self, rows: Rows, advance: Callable[[int], None] = lambda count: None) -> NDArray[np.float32]:
+        """Raw scores, (rows, labels)."""
+        scores, length = [], min(self.max_length, self.model.max_length)
+        for start, stop in rows.chunks():
+            tokens = self.prompts.tokenize(self.model, rows, start, stop)
+            states = compute_states(self.model, EncodedRows(self.prompts.patterns[0].template, tokens, length))
+            scores.append(self.vectors.scores(states))
+            advance(stop - start)
+        return np.concatenate(scores)

@@ -1,0 +1,141 @@
+"""PET with a frozen encoder: only the labels' vectors are fitted, to states that are computed once.
+
+A row x in a pattern has two states: h(x), the state at the mask after the head's transformation, which is multiplied
+with the words' vectors, and p(x), the mean of the states of all tokens. h'(x) and p'(x) are these less their means over
+the unlabelled rows (over T without any), divided by the root mean square of their norms there. With u_l, the mean of
+the vectors of the label's words,
+
+    s(l | x) = u_l (h(x) - mean h) + v_l [h'(x), p'(x), 1]
+
+and v minimises  sum_T -log softmax(s(. | x))_y  +  penalty / 2  sum_l |v_l|^2,  so that a label's vector stays near its
+words'. The problem is convex: the result does not depend on a seed. Without labelled rows v = 0, and s is the score of
+section 3.1 less its mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from clozify.methods.score import TOKENS_PER_BATCH
+from clozify.models.cloze import ClozeModel
+from clozify.prompts.encode import EncodedRows
+
+DTYPE = np.float16  # of states, wherever they come from, so that kept ones give the same scores as new ones
+MAX_ITERATIONS = 1000
+TOLERANCE = 1e-5  # of the gradient
+
+
+@dataclass(frozen=True)
+class LabelVectors:
+    """An affine function from a row's states [h(x), p(x)] to the labels' scores."""
+
+    vectors: NDArray[np.float64]  # (labels, states)
+    biases: NDArray[np.float64]  # (labels,)
+
+    def scores(self, states: NDArray[Any]) -> NDArray[np.float32]:
+        """Raw scores: (rows, states) -> (rows, labels)."""
+        scores = states.astype(np.float64) @ self.vectors.T + self.biases
+        return scores.astype(np.float32)
+
+    def to_array(self) -> NDArray[np.float64]:
+        """The vectors, each followed by its bias: (labels, states + 1)."""
+        return np.column_stack([self.vectors, self.biases])
+
+    @classmethod
+    def from_array(cls, array: NDArray[np.float64]) -> LabelVectors:
+        """What `to_array` returned."""
+        return cls(array[:, :-1], array[:, -1])
+
+
+@dataclass(frozen=True)
+class Centre:
+    """Means and scales of states."""
+
+    mean: NDArray[np.float64]  # (states,)
+    scale: NDArray[np.float64]  # (states,): the root mean square of the norm of h, and of p
+
+    @classmethod
+    def of(cls, chunks: Iterable[NDArray[Any]], width: int) -> Centre:
+        """Of states in chunks, (rows, states) each, of which the first `width` are h."""
+        count, total, squares = 0, np.zeros(0), np.zeros(0)
+        for chunk in chunks:
+            states = chunk.astype(np.float64)
+            count += len(states)
+            total = states.sum(axis=0) + (total if len(total) else 0.0)
+            squares = (states**2).sum(axis=0) + (squares if len(squares) else 0.0)
+        mean = total / count
+        variance = np.maximum(squares / count - mean**2, 0.0)
+        norms = [np.sqrt(part.sum()) for part in np.split(variance, [width])]
+        scale = np.repeat([norm if norm > 1e-6 else 1.0 for norm in norms], [width, len(mean) - width])
+        return cls(mean, scale)
+
+
+@torch.inference_mode()
+def compute_states(model: ClozeModel, rows: EncodedRows) -> NDArray[np.float16]:
+    """The states [h(x), p(x)] of all rows in one pattern, (rows, states)."""
+    token_budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
+    states: NDArray[np.float16] | None = None
+    with model.scoring():
+        for batch in rows.batches(token_budget):
+            values = torch.cat(model.transformed_and_mean_states(batch), dim=1).float().cpu().numpy()
+            if states is None:
+                states = np.empty((len(rows), values.shape[1]), dtype=DTYPE)
+            largest = np.finfo(DTYPE).max
+            states[batch.rows] = np.clip(values, -largest, largest)
+    assert states is not None  # there are rows
+    return states
+
+
+def pad_words(words: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """The words' vectors u, (labels, width), with zeros for p(x): (labels, size)."""
+    return np.pad(words, ((0, 0), (0, size - words.shape[1])))
+
+
+def fit_label_vectors(
+    states: NDArray[Any], labels: NDArray[np.integer[Any]], words: NDArray[np.float64], centre: Centre, penalty: float
+) -> LabelVectors:
+    """The labels' vectors that fit the states of T, (rows, states), and its labels; `words` is u, (labels, width)."""
+    start = pad_words(words, len(centre.mean))
+    vectors, biases = start, -start @ centre.mean
+    if len(labels):
+        centred = states.astype(np.float64) - centre.mean
+        features = np.column_stack([centred / centre.scale, np.ones(len(labels))])
+        fitted = fit_logistic(features, labels, centred @ start.T, penalty)  # (labels, states + 1)
+        vectors = start + fitted[:, :-1] / centre.scale
+        biases = fitted[:, -1] - vectors @ centre.mean
+    return LabelVectors(vectors, biases)
+
+
+def fit_logistic(
+    features: NDArray[np.float64], labels: NDArray[np.integer[Any]], offsets: NDArray[np.float64], penalty: float
+) -> NDArray[np.float64]:
+    """Multinomial logistic regression on top of fixed scores, `offsets`, (rows, labels); returns v, (labels, features).
+
+    Minimises sum -log softmax(offsets + features v^T)_y + penalty / 2 |v|^2. Where rows are fewer than features, v is
+    searched for in the space of the rows, which contains it.
+    """
+    basis = None
+    if len(features) < features.shape[1]:
+        basis, triangle = np.linalg.qr(features.T)  # (features, rows), (rows, rows)
+        features = triangle.T
+    truth = np.eye(offsets.shape[1])[labels]  # (rows, labels)
+
+    def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        v = flat.reshape(truth.shape[1], -1)
+        log_probabilities = log_softmax(offsets + features @ v.T, axis=1)
+        gradient = (np.exp(log_probabilities) - truth).T @ features + penalty * v
+        return float(penalty / 2 * (flat @ flat) - (truth * log_probabilities).sum()), gradient.ravel()
+
+    start = np.zeros(truth.shape[1] * features.shape[1])
+    options = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS, "gtol": TOLERANCE, "ftol": 1e-12}
+    result = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    v: NDArray[np.float64] = result.x.reshape(truth.shape[1], -1)
+    return v if basis is None else v @ basis.T

@@ -67,7 +67,9 @@ def test_a_finished_run_predicts_what_it_measured(run, files):
     weights = np.array([member["weight"] for member in members])
     expected = np.tensordot(weights / weights.sum(), scores, 1)
     probabilities = clozify.predict(files / "run", files / "test.csv").probabilities
-    np.testing.assert_allclose(np.log(probabilities[:, 1] / probabilities[:, 0]), expected[:, 1] - expected[:, 0], atol=0.02)
+    np.testing.assert_allclose(
+        np.log(probabilities[:, 1] / probabilities[:, 0]), expected[:, 1] - expected[:, 0], atol=0.02
+    )
     assert "PET with a frozen encoder" in clozify.load_run(files / "run").description
     assert (files / "run" / "report.html").is_file()
     assert clozify.suggest(files / "run", 3).members == 2
@@ -82,7 +84,10 @@ def test_without_labels_the_result_is_the_centred_zero_shot_ensemble(run, files)
 
 
 def test_its_soft_labels_can_train_a_classifier(run, files):
-    metrics = run(method="frozen", settings=["max_seq_length=40", "repetitions=1", "frozen.distillation=true", "distill.max_steps=2"])
+    metrics = run(
+        method="frozen",
+        settings=["max_seq_length=40", "repetitions=1", "frozen.distillation=true", "distill.max_steps=2"],
+    )
     assert metrics["classifier"]["accuracy"] >= 0
     assert clozify.load_run(files / "run").classifier is not None
 

@@ -67,7 +67,7 @@ def check_kills(function, tmp_path):
     assert interrupted >= ROUNDS // 4  # moments after the end would test nothing
 
 
-@pytest.mark.parametrize("method", ["pet", "ipet"])
+@pytest.mark.parametrize("method", ["pet", "ipet", "frozen"])
 def test_a_killed_training_ends_with_the_same_results(files, tiny_folder, tmp_path, method):
     model = str(tiny_folder("bert"))
     settings = [*SETTINGS, "repetitions=1", "ipet.d=2", "ipet.enough=35"]

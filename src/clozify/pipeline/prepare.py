@@ -75,7 +75,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         recipe = choose_precision(recipe, inputs.model, device, warnings)
     if recipe.adapter.method != "none" and inputs.method not in ("pet", "ipet"):
-        warnings.append(f"The method '{inputs.method}' trains no members, so the adapter is not used.")
+        warnings.append(f"The method '{inputs.method}' has no members to train, so the adapter is not used.")
     if dev is not None and inputs.method == "frozen":
         warnings.append("The method 'frozen' has no training that could be stopped early: development rows are unused.")
     for rows in (labeled, unlabeled, test, dev):

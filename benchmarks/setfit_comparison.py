@@ -175,7 +175,7 @@ def setfit_model(options: Asked) -> str:
     path = Path(model_path(options.model))
     if not path.is_dir():
         return options.model
-    expanded = Path(options.output).resolve() / "model"
+    expanded = Path(options.output).resolve() / path.name
     if has_int8_weights(path) and not expanded.exists():
         load_model(options.model, "cpu").save(expanded)
     return str(expanded if has_int8_weights(path) else path.resolve())

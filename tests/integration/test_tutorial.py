@@ -1,8 +1,8 @@
 """docs/tutorial.md as a reader follows it: every file written, every command typed, in order, in an empty folder.
 
-Two things are changed. Trainings take few steps, by settings that are appended to `clozify train`; the server takes a
-port that is free, and the request goes there. What the tutorial shows of a command's output must be printed, but for
-numbers.
+Three things are changed. Trainings take few steps and use the smaller built-in model, by options that are appended to
+`clozify train`; the server takes a port that is free, and the request goes there. What the tutorial shows of a
+command's output must be printed, but for numbers.
 """
 
 import os
@@ -71,7 +71,7 @@ def shell(tmp_path):
             servers.append(server)
             return server.stdout.readline().replace(str(port), "8000")
         if command.startswith("clozify train "):
-            command += FEW_STEPS
+            command += f"{FEW_STEPS} --model builtin:mini"
         command = command.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
         done = subprocess.run(
             command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300

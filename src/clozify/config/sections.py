@@ -119,8 +119,11 @@ class Adapter(Section):
 class Frozen(Section):
     """The method `frozen`: the encoder stays as it is, and only the labels' vectors are fitted."""
 
-    penalty: float = Field(
-        0.03, gt=0, description="The L2 penalty on the distance of the labels' vectors from their words' vectors."
+    penalty: float | None = Field(
+        None,
+        gt=0,
+        description="The L2 penalty on the distance of the labels' vectors from their words' vectors; by default "
+        "cross-validation on the labelled rows chooses one from 0.03 to 3.",
     )
     unlabeled_rows: int = Field(
         1000, ge=1, description="Unlabelled rows to compute states of, to centre them and to get soft labels for."

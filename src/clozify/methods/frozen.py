@@ -8,8 +8,8 @@ the vectors of the label's words,
     s(l | x) = u_l (h(x) - mean h) + v_l [h'(x), p'(x), 1]
 
 and v minimises  sum_T -log softmax(s(. | x))_y  +  penalty / 2  sum_l |v_l|^2,  so that a label's vector stays near its
-words'. The problem is convex: the result does not depend on a seed. Without labelled rows v = 0, and s is the score of
-section 3.1 less its mean.
+words'. The penalty is chosen by cross-validation on T. The problem is convex, and nothing depends on a seed. Without
+labelled rows v = 0, and s is the score of section 3.1 less its mean.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ from clozify.prompts.encode import EncodedRows
 
 DTYPE = np.float16  # of states, wherever they come from, so that kept ones give the same scores as new ones
 MAX_ITERATIONS = 1000
-TOLERANCE = 1e-5  # of the gradient
+TOLERANCE = 1e-4  # of the gradient
+PENALTIES = (3.0, 1.0, 0.3, 0.1, 0.03)  # to choose from; the largest, whose fit is nearest to the start, first
+DEFAULT_PENALTY = 0.1  # where too few rows share a label for a choice
+FOLDS = 5
+MAX_HELD_OUT = 500  # rows that a penalty is chosen on
 
 
 @dataclass(frozen=True)
@@ -100,32 +104,68 @@ def pad_words(words: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 
 
 def fit_label_vectors(
-    states: NDArray[Any], labels: NDArray[np.integer[Any]], words: NDArray[np.float64], centre: Centre, penalty: float
-) -> LabelVectors:
-    """The labels' vectors that fit the states of T, (rows, states), and its labels; `words` is u, (labels, width)."""
+    states: NDArray[Any],
+    labels: NDArray[np.integer[Any]],
+    words: NDArray[np.float64],
+    centre: Centre,
+    penalty: float | None = None,
+) -> tuple[LabelVectors, float | None]:
+    """The label vectors that fit the states of T, (rows, states), and its labels; `words` is u, (labels, width).
+
+    Also returns the penalty: without one, `choose_penalty` decides; None without rows.
+    """
     start = pad_words(words, len(centre.mean))
-    vectors, biases = start, -start @ centre.mean
-    if len(labels):
-        centred = states.astype(np.float64) - centre.mean
-        features = np.column_stack([centred / centre.scale, np.ones(len(labels))])
-        fitted = fit_logistic(features, labels, centred @ start.T, penalty)  # (labels, states + 1)
-        vectors = start + fitted[:, :-1] / centre.scale
-        biases = fitted[:, -1] - vectors @ centre.mean
-    return LabelVectors(vectors, biases)
+    if not len(labels):
+        return LabelVectors(start, -start @ centre.mean), None
+    centred = states.astype(np.float64) - centre.mean
+    offsets = centred @ start.T  # (rows, labels)
+    features = np.column_stack([centred / centre.scale, np.ones(len(labels))])
+    basis = None
+    if len(features) < features.shape[1]:  # v is in the space of the rows: searched for there, it takes less time
+        basis, triangle = np.linalg.qr(features.T)  # (states + 1, rows), (rows, rows)
+        features = triangle.T
+    penalty = penalty or choose_penalty(features, labels, offsets)
+    v = fit_logistic(features, labels, offsets, penalty)
+    v = v if basis is None else v @ basis.T  # (labels, states + 1)
+    vectors = start + v[:, :-1] / centre.scale
+    return LabelVectors(vectors, v[:, -1] - vectors @ centre.mean), penalty
+
+
+def choose_penalty(
+    features: NDArray[np.float64], labels: NDArray[np.integer[Any]], offsets: NDArray[np.float64]
+) -> float:
+    """The penalty with the highest likelihood of held-out rows in a stratified cross-validation.
+
+    A row is held out only if its label has other rows; where that is less than half of all, there is a default.
+    """
+    order = np.argsort(labels, kind="stable")
+    order = order[np.linspace(0, len(order) - 1, min(len(order), MAX_HELD_OUT)).astype(np.int64)]
+    features, labels, offsets = features[order], labels[order], offsets[order]
+    repeated = np.bincount(labels)[labels] > 1
+    if 2 * repeated.sum() < len(labels):
+        return DEFAULT_PENALTY
+    folds = np.where(repeated, np.arange(len(labels)) % FOLDS, -1)  # rows of one label are consecutive
+    likelihood = dict.fromkeys(PENALTIES, 0.0)
+    for fold in range(FOLDS):
+        held_out, start = folds == fold, None
+        for penalty in PENALTIES:
+            start = fit_logistic(features[~held_out], labels[~held_out], offsets[~held_out], penalty, start)
+            scores = log_softmax(offsets[held_out] + features[held_out] @ start.T, axis=1)
+            likelihood[penalty] += float(scores[np.arange(len(scores)), labels[held_out]].sum())
+    return max(PENALTIES, key=lambda penalty: likelihood[penalty])
 
 
 def fit_logistic(
-    features: NDArray[np.float64], labels: NDArray[np.integer[Any]], offsets: NDArray[np.float64], penalty: float
+    features: NDArray[np.float64],
+    labels: NDArray[np.integer[Any]],
+    offsets: NDArray[np.float64],
+    penalty: float,
+    start: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Multinomial logistic regression on top of fixed scores, `offsets`, (rows, labels); returns v, (labels, features).
 
-    Minimises sum -log softmax(offsets + features v^T)_y + penalty / 2 |v|^2. Where rows are fewer than features, v is
-    searched for in the space of the rows, which contains it.
+    Minimises sum -log softmax(offsets + features v^T)_y + penalty / 2 |v|^2, from `start`.
     """
-    basis = None
-    if len(features) < features.shape[1]:
-        basis, triangle = np.linalg.qr(features.T)  # (features, rows), (rows, rows)
-        features = triangle.T
     truth = np.eye(offsets.shape[1])[labels]  # (rows, labels)
 
     def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -134,8 +174,8 @@ def fit_logistic(
         gradient = (np.exp(log_probabilities) - truth).T @ features + penalty * v
         return float(penalty / 2 * (flat @ flat) - (truth * log_probabilities).sum()), gradient.ravel()
 
-    start = np.zeros(truth.shape[1] * features.shape[1])
+    first = np.zeros((truth.shape[1], features.shape[1])) if start is None else start
     options = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS, "gtol": TOLERANCE, "ftol": 1e-12}
-    result = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
-    v: NDArray[np.float64] = result.x.reshape(truth.shape[1], -1)
-    return v if basis is None else v @ basis.T
+    result = minimize(loss, first.ravel(), jac=True, method="L-BFGS-B", options=options)
+    v: NDArray[np.float64] = result.x.reshape(first.shape)
+    return v

@@ -98,7 +98,7 @@ class FrozenJob:
             label_vectors = worker.model.label_vectors(prompt.words[prompt.pairs.index(pair)])
             words, biases = (tensor.detach().double().cpu().numpy() for tensor in label_vectors)
             before = LabelVectors(pad_words(words, len(centre.mean)), biases)
-            after = fit_label_vectors(labeled, plan.labeled.labels, words, centre, plan.recipe.frozen.penalty)
+            after, penalty = fit_label_vectors(labeled, plan.labeled.labels, words, centre, plan.recipe.frozen.penalty)
             with worker.folder.writing("members", key) as tmp_path:
                 untrained = _write_scores(plan, cache, before, after, tmp_path)
                 save_base(tmp_path / "model", plan.base)
@@ -107,6 +107,7 @@ class FrozenJob:
                     "pair": plan.task.pairs[pair].name,
                     "pattern": plan.task.pairs[pair].pattern.text,
                     "rows": len(plan.labeled),
+                    "penalty": penalty,
                     "untrained": untrained,
                     "seconds": (time.monotonic() - started) / len(self.keys),
                 }

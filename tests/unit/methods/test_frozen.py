@@ -5,7 +5,15 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from clozify.methods.frozen import Centre, LabelVectors, compute_states, fit_label_vectors
+from clozify.methods.frozen import (
+    DEFAULT_PENALTY,
+    PENALTIES,
+    Centre,
+    LabelVectors,
+    choose_penalty,
+    compute_states,
+    fit_label_vectors,
+)
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
 
@@ -42,7 +50,7 @@ def test_the_fit_minimises_the_documented_loss(rows):
         picked = [scores[row, label] - np.log(np.exp(scores[row]).sum()) for row, label in enumerate(truth)]
         return penalty / 2 * (v**2).sum() - sum(picked)
 
-    fitted = fit_label_vectors(states, truth, words, Centre.of([everything[:7], everything[7:]], width), penalty)
+    fitted, _ = fit_label_vectors(states, truth, words, Centre.of([everything[:7], everything[7:]], width), penalty)
     expected = minimize(loss, np.zeros(labels * (size + 1)), method="BFGS", options={"gtol": 1e-5}).x
     expected = naive_scores(expected.reshape(labels, -1), everything, words, width, everything)
     np.testing.assert_allclose(fitted.scores(everything), expected, atol=1e-3)
@@ -51,9 +59,20 @@ def test_the_fit_minimises_the_documented_loss(rows):
 def test_without_rows_the_label_vectors_are_the_words_less_their_mean_score():
     rng = np.random.default_rng(0)
     everything, words = rng.normal(size=(9, 5)), rng.normal(size=(2, 3))
-    fitted = fit_label_vectors(np.zeros((0, 0)), np.zeros(0, int), words, Centre.of([everything], 3), 1.0)
+    fitted, penalty = fit_label_vectors(np.zeros((0, 0)), np.zeros(0, int), words, Centre.of([everything], 3))
+    assert penalty is None
     raw = everything[:, :3] @ words.T
     np.testing.assert_allclose(fitted.scores(everything), raw - raw.mean(axis=0), atol=1e-6)
+
+
+def test_the_penalty_is_low_where_rows_of_a_label_are_alike_and_high_where_words_know_more():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 4)
+    clusters = np.eye(3)[labels] * 3 + rng.normal(size=(12, 3)) * 0.1
+    noise, knowing = rng.normal(size=(12, 3)), np.eye(3)[labels] * 4
+    assert choose_penalty(clusters, labels, np.zeros((12, 3))) == min(PENALTIES)
+    assert choose_penalty(noise, labels, knowing) == max(PENALTIES)
+    assert choose_penalty(noise[::4], labels[::4], knowing[::4]) == DEFAULT_PENALTY  # one row a label
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "albert", "electra", "deberta-v2", "modernbert"])

@@ -17,9 +17,9 @@ def computed(monkeypatch):
     counts = []
     original = frozen.compute_states
 
-    def count(model, rows):
+    def count(model, rows, *others):
         counts.append(len(rows))
-        return original(model, rows)
+        return original(model, rows, *others)
 
     monkeypatch.setattr("clozify.pipeline.state_cache.compute_states", count)
     return counts

@@ -126,7 +126,7 @@ class Frozen(Section):
         "cross-validation on the labelled rows chooses one from 0.03 to 3.",
     )
     unlabeled_rows: int = Field(
-        1000, ge=1, description="Unlabelled rows to compute states of, to centre them and to get soft labels for."
+        500, ge=1, description="Unlabelled rows to compute states of, to centre them and to get soft labels for."
     )
     distillation: bool = Field(False, description="Train a classifier on the soft labels of these rows.")
 

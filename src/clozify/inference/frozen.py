@@ -45,7 +45,6 @@ class FrozenMember:
         scores, length = [], min(self.max_length, self.model.max_length)
         for start, stop in rows.chunks():
             tokens = self.prompts.tokenize(self.model, rows, start, stop)
-            states = compute_states(self.model, EncodedRows(self.prompts.patterns[0].template, tokens, length))
-            scores.append(self.vectors.scores(states))
-            advance(stop - start)
+            encoded = EncodedRows(self.prompts.patterns[0].template, tokens, length)
+            scores.append(self.vectors.scores(compute_states(self.model, encoded, advance)))
         return np.concatenate(scores)

@@ -14,7 +14,7 @@ labelled rows v = 0, and s is the score of section 3.1 less its mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,9 @@ class Centre:
 
 
 @torch.inference_mode()
-def compute_states(model: ClozeModel, rows: EncodedRows) -> NDArray[np.float16]:
+def compute_states(
+    model: ClozeModel, rows: EncodedRows, advance: Callable[[int], None] = lambda count: None
+) -> NDArray[np.float16]:
     """The states [h(x), p(x)] of all rows in one pattern, (rows, states)."""
     token_budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
     states: NDArray[np.float16] | None = None
@@ -94,6 +96,7 @@ def compute_states(model: ClozeModel, rows: EncodedRows) -> NDArray[np.float16]:
                 states = np.empty((len(rows), values.shape[1]), dtype=DTYPE)
             largest = np.finfo(DTYPE).max
             states[batch.rows] = np.clip(values, -largest, largest)
+            advance(len(batch.rows))
     assert states is not None  # there are rows
     return states
 

@@ -7,7 +7,7 @@ They are computed and written in chunks, so a run that was stopped resumes; a ro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -55,11 +55,11 @@ class StateCache:
         total = sum(len(rows) for name in data_sets if (rows := getattr(self.worker.plan, name)) is not None)
         with progress("computing states", total) as advance:
             for name in data_sets:
-                for states in self.chunks(name):
-                    advance(len(states))
+                for _ in self.chunks(name, advance):
+                    pass
         return total
 
-    def chunks(self, name: DataSet) -> Iterator[NDArray[Any]]:
+    def chunks(self, name: DataSet, advance: Callable[[int], None] = lambda count: None) -> Iterator[NDArray[Any]]:
         """The states of consecutive chunks of a data set's rows, (rows, states) each."""
         worker, rows = self.worker, getattr(self.worker.plan, name)
         if rows is None or not len(rows):
@@ -67,18 +67,20 @@ class StateCache:
         tokens = unlabeled_tokens(worker) if name == "unlabeled" else evaluation_tokens(worker, name, rows)
         for start, stop in rows.chunks(CHUNK_ROWS):
             if tokens is None:
-                yield self._states(worker.prompts.tokenize(worker.model, rows, start, stop))
+                yield self._states(worker.prompts.tokenize(worker.model, rows, start, stop), advance)
             else:
-                yield self._states({field: tokens[field].slice(start, stop) for field in self.template.fields})
+                fields = {field: tokens[field].slice(start, stop) for field in self.template.fields}
+                yield self._states(fields, advance)
 
-    def _states(self, tokens: FieldTokens) -> NDArray[Any]:
+    def _states(self, tokens: FieldTokens, advance: Callable[[int], None]) -> NDArray[Any]:
         encoded = EncodedRows(self.template, tokens, self.max_length)
         hashes = hash_rows(encoded)
         first = {row_hash: row for row, row_hash in reversed(list(enumerate(hashes))) if row_hash not in self._index}
+        advance(len(hashes) - len(first))
         if first:
             missing = np.array(sorted(first.values()))
             selected = {field: tokens[field].select(missing) for field in self.template.fields}
-            states = compute_states(self.worker.model, EncodedRows(self.template, selected, self.max_length))
+            states = compute_states(self.worker.model, EncodedRows(self.template, selected, self.max_length), advance)
             self._keep(np.array([hashes[row] for row in missing], dtype=np.uint64), states)
             self.computed += len(missing)
         found_at = [self._index[row_hash] for row_hash in hashes]

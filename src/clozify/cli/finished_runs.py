@@ -13,6 +13,7 @@ from clozify.cli.options import (
     JsonOption,
     MapOption,
     MethodOption,
+    PrecisionOption,
     QuietOption,
     app,
     parse_mapping,
@@ -39,11 +40,12 @@ def predict(
     method: MethodOption = None,
     with_text: Annotated[bool, typer.Option("--with-text", help="Write the rows' texts, too.")] = False,
     mapping: MapOption = None,
+    precision: PrecisionOption = "auto",
 ) -> None:
     """Predict new rows with a finished run."""
     if (data is None) == (not text):
         raise DataError("predict takes rows, either as --data FILE or as --text TEXT; write one of the two.")
-    finished = clozify.load_run(run, method)
+    finished = clozify.load_run(run, method, precision)
     rows = data if data is not None else _text_rows(text or [], finished.task)
     predictions = finished.predict(rows, output, parse_mapping(mapping), with_text)
     typer.echo(f"Predicted by {finished.description}.", err=True)
@@ -76,11 +78,12 @@ def evaluate(
     method: MethodOption = None,
     mapping: MapOption = None,
     as_json: JsonOption = False,
+    precision: PrecisionOption = "auto",
 ) -> None:
     """Evaluate a finished run on labelled rows."""
     from clozify.cli.tables import show_evaluation
 
-    result = clozify.load_run(run, method).evaluate(data, column_mapping=parse_mapping(mapping))
+    result = clozify.load_run(run, method, precision).evaluate(data, column_mapping=parse_mapping(mapping))
     typer.echo(f"Predicted by {result.model}.", err=True)
     if as_json:
         print_json(result.model_dump())

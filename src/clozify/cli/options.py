@@ -56,6 +56,10 @@ MethodOption = Annotated[
     str | None,
     typer.Option(help="Whose results, where the run was trained by several methods; default: the first one's."),
 ]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(help="A classifier's arithmetic on a CPU: 'float32', 'int8', or 'auto': int8 where it is faster."),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 LengthOption = Annotated[int, typer.Option(min=8, help="The maximum number of tokens per row; longer rows are cut.")]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clozify.cli.options import MethodOption, ModelOption, app
+from clozify.cli.options import MethodOption, ModelOption, PrecisionOption, app
 from clozify.errors import require_package
 
 
@@ -26,6 +26,7 @@ def serve(
         Path | None, typer.Option(help="A file with the token that clients must send; default: $CLOZIFY_TOKEN, if set.")
     ] = None,
     method: MethodOption = None,
+    precision: PrecisionOption = "auto",
 ) -> None:
     """Serve a finished run's predictions over HTTP."""
     for package in ("fastapi", "uvicorn", "prometheus_client"):
@@ -33,7 +34,8 @@ def serve(
     from clozify.serving.requests import Limits
     from clozify.serving.server import serve as run_server
 
-    run_server(folder, host, port, Limits(max_texts, max_body, max_waiting, timeout), token_file, typer.echo, method)
+    limits = Limits(max_texts, max_body, max_waiting, timeout)
+    run_server(folder, host, port, limits, token_file, typer.echo, method, precision)
 
 
 @app.command()

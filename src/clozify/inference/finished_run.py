@@ -28,6 +28,7 @@ from clozify.methods.score import TOKENS_PER_BATCH, score_rows
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task
 from clozify.models.cloze import ClozeModel, load_model
+from clozify.models.int8_linear import PRECISIONS
 from clozify.models.lora import Base, base_of
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE
 from clozify.models.task_prompts import TaskPrompts, compile_task
@@ -98,10 +99,14 @@ class LoadedMember:
 class FinishedRun:
     """A finished run, ready to predict; a classifier's folder or an ONNX export serves too.
 
-    `method` chooses between the results of a run that was trained by several methods; by default, the first.
+    `method` chooses between the results of a run that was trained by several methods; by default, the first. The
+    classifier scores in `precision`: "auto" is int8 on a CPU where that is faster and close to float32, else float32.
     """
 
-    def __init__(self, folder: str | Path, method: str | None = None) -> None:
+    def __init__(self, folder: str | Path, method: str | None = None, precision: str = "auto") -> None:
+        if precision not in PRECISIONS:
+            raise RunError(f"There is no precision '{precision}'; choose of {quoted(PRECISIONS)}.")
+        self.precision = precision
         self.folder = local_copy(folder, method)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._base_models: dict[Base, ClozeModel] = {}  # shared by adapters
@@ -125,7 +130,9 @@ class FinishedRun:
             return f"the ONNX export in {self.folder}"
         kind = "ensemble" if self.classifier is None else "classifier"
         trained_by = "" if self.method is None else f" trained by {METHOD_NAMES[self.method]}"
-        return f"the {kind}{trained_by} in {self.folder}"
+        loaded = vars(self).get("loaded_classifier")  # None until rows were predicted
+        in_int8 = ", in int8" if loaded is not None and loaded.precision == "int8" else ""
+        return f"the {kind}{trained_by} in {self.folder}{in_int8}"
 
     @property
     def notes(self) -> list[str]:
@@ -203,7 +210,7 @@ class FinishedRun:
     def loaded_classifier(self) -> Classifier:
         """The classifier in memory; only where `classifier` is not None."""
         assert self.classifier is not None
-        return load_classifier(self.classifier, self.device)
+        return load_classifier(self.classifier, self.device, self.precision)
 
     def members(self) -> Iterator[LoadedMember | FrozenMember]:
         """The ensemble's members, loaded one after the other."""
@@ -272,12 +279,13 @@ class FinishedRun:
         return self._base_models[base]
 
 
-def load_run(folder: str | Path, method: str | None = None) -> FinishedRun:
+def load_run(folder: str | Path, method: str | None = None, precision: str = "auto") -> FinishedRun:
     """Open a finished run's folder or address, a classifier's folder, or an export's.
 
-    `method` chooses between the results of a run that was trained by several methods; by default, the first.
+    `method` chooses between the results of a run that was trained by several methods; by default, the first. The
+    classifier scores in `precision`: "auto" is int8 on a CPU where that is faster and close to float32, else float32.
     """
-    return FinishedRun(folder, method)
+    return FinishedRun(folder, method, precision)
 
 
 def predict(

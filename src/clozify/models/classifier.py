@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from clozify.gpu.cuda_graphs import CapturableStep
 from clozify.gpu.fallback import warn_fallback
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import pack
+from clozify.models import int8_linear
 from clozify.models.encoder import Encoder, head_of, max_positions
 from clozify.models.loading import (
     load_config,
@@ -39,6 +40,7 @@ from clozify.utils import libraries
 from clozify.utils.process_group import current_group
 
 TASK_FILE = "task.toml"
+SAMPLE_ROWS, SAMPLE_TOKENS = 8, 32  # that int8 is compared with float32 on
 NO_MAX_LENGTH = 10**9  # Transformers has a larger number where a tokenizer has no maximum length
 
 
@@ -61,6 +63,7 @@ class Classifier(Encoder):
     ) -> None:
         super().__init__(model, tokenizer, max_length, options)
         self.task = task
+        self.precision: Literal["float32", "int8"] = "float32"  # of the encoder's linear layers
         self.template = compile_segments(Pattern("the fields"), field_segments(task), self.tokenizer)
 
     def encode(self, rows: Rows, start: int = 0, stop: int | None = None) -> EncodedRows:
@@ -141,11 +144,39 @@ class Classifier(Encoder):
         for start, stop in rows.chunks():
             encoded = self.encode(rows, start, stop)
             scores = np.zeros((stop - start, len(self.task.labels)), dtype=np.float32)
-            for index, batch in enumerate(encoded.batches(token_budget)):
+            for index, batch in enumerate(self.batches(encoded, token_budget)):
                 if current_group().owns_batch(index):
                     scores[batch.rows] = self.scores(batch).float().cpu().numpy()
                 advance(len(batch.rows))
             yield start, current_group().sum_arrays(scores)
+
+    def batches(self, encoded: EncodedRows, token_budget: int) -> Iterator[Batch]:
+        """All rows, sorted by length, in batches of at most `token_budget` tokens; in int8, small ones are faster."""
+        return encoded.batches(min(token_budget, int8_linear.MAX_TOKENS) if self.precision == "int8" else token_budget)
+
+    def use_precision(self, requested: str) -> None:
+        """Score in int8 from now on if that is requested, or with "auto" where it is faster and close to float32.
+
+        The float32 weights are dropped, so this is for finished classifiers.
+        """
+        if requested == "float32":
+            return
+        if isinstance(self.model, OnnxModel) or self.device.type != "cpu":
+            problem = "only PyTorch models on a CPU do"
+        else:
+            batch = self._sample_batch()
+            problem = int8_linear.use_int8(self.encoder, lambda: self.scores(batch), requested == "int8")
+        if not problem:
+            self.precision = "int8"
+        elif requested == "int8":
+            raise ModelError(f"This classifier cannot run in int8 here: {problem}; choose the precision 'float32'.")
+
+    def _sample_batch(self) -> Batch:
+        """Rows of random tokens, the same ones each time."""
+        rng = np.random.default_rng(0)
+        size = (SAMPLE_ROWS, min(SAMPLE_TOKENS, self.max_length))
+        ids = rng.choice(np.flatnonzero(~self.tokenizer.is_special), size)
+        return Batch(np.arange(len(ids)), ids, np.ones_like(ids), np.zeros_like(ids), np.zeros(len(ids), np.int64))
 
     @libraries.quiet_transformers()
     def save(self, folder: Path) -> None:
@@ -185,7 +216,7 @@ def load_classifier_task(folder: Path) -> Task:
 
 
 @libraries.quiet_transformers()
-def load_classifier(folder: Path, device: str) -> Classifier:
+def load_classifier(folder: Path, device: str, precision: str = "float32") -> Classifier:
     """A classifier that `save` wrote, or one that was exported to ONNX; raises an error that names a faulty file."""
     task = load_classifier_task(folder)
     if (folder / ONNX_FILE).is_file():
@@ -206,4 +237,6 @@ def load_classifier(folder: Path, device: str) -> Classifier:
             f"The file '{folder / 'tokenizer_config.json'}' is missing or damaged: it has no model_max_length, the "
             "length that the classifier was trained with; copy the folder again, or train again."
         )
-    return Classifier(model, tokenizer, task, max_length)
+    classifier = Classifier(model, tokenizer, task, max_length)
+    classifier.use_precision(precision)
+    return classifier

@@ -23,8 +23,8 @@ MAX_BATCH_ROWS = {"cpu": 32, "cuda": 512}  # larger batches are no faster per te
 class ServedModel:
     """A run's classifier, an ONNX export or, for a run without unlabelled rows, its ensemble."""
 
-    def __init__(self, folder: str | Path, method: str | None = None) -> None:
-        finished = FinishedRun(folder, method)
+    def __init__(self, folder: str | Path, method: str | None = None, precision: str = "auto") -> None:
+        finished = FinishedRun(folder, method, precision)
         self.notes = finished.notes
         self.method = finished.method
         self.task = finished.task
@@ -41,7 +41,8 @@ class ServedModel:
             kind = f"an ensemble of {len(self._members)} members"
         else:
             kind = "a classifier in ONNX" if isinstance(self._classifier.model, OnnxModel) else "a classifier"
-        return kind if self.method is None else f"{kind} trained by {METHOD_NAMES[self.method]}"
+        in_int8 = ", in int8" if self._classifier is not None and self._classifier.precision == "int8" else ""
+        return (kind if self.method is None else f"{kind} trained by {METHOD_NAMES[self.method]}") + in_int8
 
     @torch.inference_mode()
     def scores(self, texts: Mapping[str, list[str]]) -> NDArray[np.floating]:
@@ -56,6 +57,6 @@ class ServedModel:
         }
         encoded = self._classifier.encode_texts(cleaned)
         scores = np.empty((len(encoded), len(self.task.labels)), dtype=np.float32)
-        for batch in encoded.batches(self._tokens_per_batch):
+        for batch in self._classifier.batches(encoded, self._tokens_per_batch):
             scores[batch.rows] = self._classifier.scores(batch).float().cpu().numpy()
         return scores

@@ -133,13 +133,14 @@ def serve(
     token_file: Path | None = None,
     log: Callable[[str], None] = print,
     method: str | None = None,
+    precision: str = "auto",
 ) -> None:
     """Serve a run's, a classifier's or an export's folder over HTTP until SIGTERM or Ctrl-C."""
     token = read_token(token_file)
     listening = open_socket(host, port)  # before the model is loaded, so that a wrong port fails at once
     try:
         is_local = is_loopback(listening.getsockname()[0])
-        service = PredictionService(ServedModel(folder, method), limits or Limits(), token, is_local)
+        service = PredictionService(ServedModel(folder, method, precision), limits or Limits(), token, is_local)
         server = make_server(service)
         if not service.local and token is None:
             log("note: anyone who can reach this address can use the server; set a token with --token-file.")

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -18,6 +19,7 @@ patterns = ["It was {mask}. {text}", "{text} All in all, it was {mask}."]
 neg = "terrible"
 pos = "great"
 """
+WORDS = ["great", "boring", "long", "funny", "sad", "dull", "lovely", "bad"]
 ROWS = "id,label,text\na,pos,I loved every minute of this film\nb,neg,A boring waste of time\nc,pos,\n"
 
 
@@ -115,10 +117,31 @@ def test_a_row_longer_than_the_model_is_shortened_and_counted(folder, run):
     assert any("1 of 2 rows are longer than 256 tokens" in remark for remark in json.loads(out)["warnings"])
 
 
-def test_calibration_changes_the_scale_and_says_so(folder, run):
-    status, out, _ = run("zero-shot", "task.toml", "--data", "rows.csv", "--calibrate", "--json")
-    assert status == 0
-    assert json.loads(out)["calibrated"] is True
+@pytest.mark.parametrize(
+    ("rows", "options", "calibrated", "line"),
+    [
+        (7, [], False, "Probabilities are not calibrated: that takes 8 rows or more."),
+        (8, [], True, "Probabilities are calibrated on these 8 rows."),
+        (2, ["--calibrate"], True, "Probabilities are calibrated on these 2 rows."),
+        (8, ["--no-calibrate"], False, "Probabilities are not calibrated, as requested."),
+    ],
+)
+def test_probabilities_are_calibrated_where_there_are_enough_rows(rows, options, calibrated, line, folder, run):
+    (folder / "rows.csv").write_text("text\n" + "".join(f"It was a {word} film\n" for word in WORDS[:rows]))
+    status, out, _ = run("zero-shot", "task.toml", "--data", "rows.csv", "--output", "p.csv", *options)
+    assert (status, line in out.splitlines()) == (0, True)
+    q = pd.read_csv(folder / "p.csv")[["probability_neg", "probability_pos"]].to_numpy()
+    log_odds = np.log(q[:, 1] / q[:, 0])
+    assert (abs(log_odds.mean()) < 0.5) == calibrated  # the model prefers a word
+
+
+@pytest.mark.parametrize(("positive", "warns"), [(8, False), (15, True)])
+def test_calibration_warns_of_labels_that_are_known_to_be_unbalanced(positive, warns, folder, run):
+    labels = ["pos"] * positive + ["neg"] * (16 - positive)
+    (folder / "rows.csv").write_text("label,text\n" + "".join(f"{label},a film\n" for label in labels))
+    for option, expected in (("--calibrate", warns), ("--no-calibrate", False)):
+        report = json.loads(run("zero-shot", "task.toml", "--data", "rows.csv", "--json", option)[1])
+        assert any("--no-calibrate" in warning for warning in report["warnings"]) == expected
 
 
 BAD = {

@@ -50,6 +50,19 @@ def test_without_labelled_rows_and_generations_the_untrained_pairs_label_the_row
         run("other", method="ipet", labeled=None, settings=[*SETTINGS, "ipet.generations=0", "distillation=false"])
 
 
+def test_calibrated_untrained_pairs_are_kept_apart_from_raw_ones(run, files):
+    """The raw scores of a run without the setting must not label the rows of one with it."""
+    settings = [*SETTINGS, "ipet.generations=0"]
+    raw = run(method="ipet", labeled=None, settings=settings)
+    metrics = run(method="ipet", labeled=None, settings=[*settings, "ipet.calibrate=true"], replace=True)
+    assert metrics["unsupervised"] == raw["unsupervised"]  # the paper's rows
+    for before, after in zip(raw["generations"][0]["jobs"], metrics["generations"][0]["jobs"], strict=True):
+        scores, calibrated = (np.load(files / "run" / job / "unlabeled.npy") for job in (before, after))
+        q = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        assert np.allclose(calibrated, np.log(q / q.mean(axis=0)), atol=1e-5)
+    assert_metrics_are_those_of_the_scores(files / "run", files / "test.csv")
+
+
 def test_enough_labelled_rows_make_ipet_pet(run):
     lines = []
     metrics = run(method="ipet", settings=[*SETTINGS, "ipet.enough=10"], log=lines.append)

@@ -94,10 +94,9 @@ def test_the_page_answers_as_the_command_does(project, tiny):
 
     result = project.preview()
     texts = project.data.texts(project.draft, project.data.shown)
-    assert "--calibrate" in project.zero_shot_command()
-    predicted = zero_shot(
-        project.folder / TASK_FILE, texts, tiny("bert"), calibrate=True, max_length=previews.MAX_LENGTH
-    )
+    predicted = zero_shot(project.folder / TASK_FILE, texts, tiny("bert"), max_length=previews.MAX_LENGTH)
+    assert result.calibrated
+    assert predicted.calibrated
     scores = predicted.scores.pair_scores(0, len(texts))
     shares = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
     assert result.probabilities == pytest.approx(shares, abs=1e-5)

@@ -78,7 +78,8 @@ def show_check(console: Console, result: TaskCheck) -> None:
         for pair, accuracy in zip(pattern.pairs, pattern.accuracies or (), strict=False):
             compared = f"{percent(accuracy)} on {result.scored_rows:,} labelled rows"
             compared += f"; always the most frequent label: {percent(result.majority)}"
-            _show_detail(console, f"accuracy before training{_verbalizer_name(pair)}", compared)
+            name = "accuracy before training" + (", calibrated" if result.calibrated else "")
+            _show_detail(console, name + _verbalizer_name(pair), compared)
         _show_detail(console, "likeliest words of all", ", ".join(pattern.own_answers))
     console.print()
     show_warnings(console, result.warnings)
@@ -135,6 +136,7 @@ def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
     console.print(
         Text(f"Predicted by the ensemble: {', '.join(f'{label} {counts[label]:,}' for label in result.task.labels)}.")
     )
+    console.print(Text(result.calibration))
     show_warnings(console, result.warnings)
     if result.output:
         console.print(Text(f"Predictions are in {result.output}."))

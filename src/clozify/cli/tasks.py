@@ -85,8 +85,13 @@ def zero_shot(
         Path | None, typer.Option(help="Write the predictions to this file: .csv, .jsonl or .parquet.")
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Divide probabilities by each label's mean probability over the data.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            help="Divide probabilities by each label's mean probability over the data; by default where there are "
+            "enough rows.",
+            show_default=False,
+        ),
+    ] = None,
     mapping: MapOption = None,
     max_length: LengthOption = 256,
     as_json: JsonOption = False,

@@ -151,6 +151,11 @@ class IPet(Section):
         10, ge=1, description="Rows in a training set of the first generation when there are no labelled rows."
     )
     zero_shot_pool: int = Field(100, ge=1, description="They are drawn from this many best-scored rows of each label.")
+    calibrate: bool = Field(
+        False,
+        description="Calibrate the untrained pairs, which label rows for the first generation when there are no "
+        "labelled rows: each label's probability is divided by its mean over the unlabelled rows.",
+    )
     skip_generations: bool = Field(
         False, description="Let the first generation label the training sets of the last one directly (section 5)."
     )

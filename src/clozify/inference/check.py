@@ -16,6 +16,7 @@ from clozify.config.pattern import Pattern
 from clozify.config.task import Pair, Task
 from clozify.data.rows import CHUNK_ROWS, NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError
+from clozify.methods.calibration import MIN_ROWS, calibrate, mean_probabilities
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import PatternPrompt, TaskPrompts, compile_task, top_words
@@ -25,7 +26,6 @@ from clozify.runs.metrics import Record
 
 MAX_SCORED_ROWS = 500  # labelled rows that the patterns are scored on
 MIN_SCORED_ROWS = 10  # of fewer, an accuracy says too little
-FAVOURITE_SHARE = 0.5  # a label with a larger share of the answers is pointed out
 
 
 class WordToken(Record):
@@ -75,6 +75,7 @@ class TaskCheck(Record):
     rows: int | None
     rows_per_label: dict[str, int] | None
     scored_rows: int | None  # labelled rows that the patterns' accuracies are measured on
+    calibrated: bool | None  # whether the accuracies are those of calibrated scores
     majority: float | None  # the accuracy of always answering the most frequent label of these rows
     first_labels: list[str | None]  # of the rows that are shown
     patterns: list[PatternCheck]
@@ -91,7 +92,7 @@ def check(
     examples: int = 1,
 ) -> TaskCheck:
     """Check a task with a model and, if there are any, rows, of which the first `examples` are shown."""
-    problems, warnings = list[str](), list[str]()
+    problems, warnings, patterns = list[str](), list[str](), list[PatternCheck]()
     rows, prompts = None, None
     counts: dict[str, int] | None = None
     try:
@@ -108,7 +109,6 @@ def check(
     except ClozifyError as error:
         problems += error.problems
     max_length = min(max_length, model.max_length)
-    patterns: list[PatternCheck] = []
     answers: LabeledAnswers | None = None
     try:
         for index in range(len(task.patterns)):  # those before a problem are shown
@@ -118,7 +118,7 @@ def check(
             if counts is not None and any(counts.values()):
                 answers = _answer_labeled_rows(model, prompts, rows, max_length)
                 patterns = [_with_accuracies(pattern, answers) for pattern in patterns]
-                warnings += answers.warnings(task)
+                warnings += answers.warnings()
     except ClozifyError as error:
         problems += error.problems
     warnings += prompts.warnings if prompts is not None else []
@@ -136,6 +136,7 @@ def check(
         rows=None if rows is None else len(rows),
         rows_per_label=counts,
         scored_rows=None if answers is None else len(answers.truth),
+        calibrated=None if answers is None else answers.calibrated,
         majority=None if answers is None else answers.majority,
         first_labels=[] if counts is None or rows is None else _first_labels(rows, examples),
         patterns=patterns,
@@ -150,6 +151,7 @@ class LabeledAnswers:
 
     truth: NDArray[np.int16]  # (rows,)
     predicted: dict[str, NDArray[np.int64]]  # pair -> (rows,)
+    calibrated: bool = False
 
     @property
     def majority(self) -> float:
@@ -160,7 +162,7 @@ class LabeledAnswers:
         """The fraction of rows that a pair answers correctly."""
         return float((self.predicted[pair] == self.truth).mean())
 
-    def warnings(self, task: Task) -> list[str]:
+    def warnings(self) -> list[str]:
         """What it means where pairs are no better than the most frequent label (a one-sided binomial test at 5%)."""
         from scipy.stats import binomtest
 
@@ -172,35 +174,27 @@ class LabeledAnswers:
                 guessing.append(pair)
         if not guessing or rows < MIN_SCORED_ROWS:
             return []
-        answers = np.concatenate([self.predicted[pair] for pair in guessing])
-        favourite = int(np.bincount(answers).argmax())
-        share = float((answers == favourite).mean())
         everywhere = len(guessing) == len(self.predicted)
-        text = (
+        return [
             f"Before training, {'no pattern' if everywhere else ', '.join(guessing)} is "
             f"{'' if everywhere else 'not '}clearly better on these {rows:,} rows than always answering the most "
-            f"frequent label ({100 * self.majority:.1f}%): the model does not yet connect the words with the labels."
-        )
-        if share > FAVOURITE_SHARE:
-            text += (
-                f" {100 * share:.0f}% of the answers are '{task.labels[favourite]}', whose word the model prefers "
-                "anywhere; clozify zero-shot --calibrate corrects for that."
-            )
-        return [
-            text + " Try words from 'likeliest words of all', clozify find-words or a larger --model. Training can "
-            "still teach it the words, but expect to need more labelled rows."
+            f"frequent label ({100 * self.majority:.1f}%): the model does not yet connect the words with the labels. "
+            "Try words from 'likeliest words of all', clozify find-words or a larger --model. Training can still teach "
+            "it the words, but expect to need more labelled rows."
         ]
 
 
 def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, max_length: int) -> LabeledAnswers:
-    """The pairs' answers to the labelled rows; of many, to evenly spaced ones."""
+    """The pairs' answers to the labelled rows (of many, to evenly spaced ones), calibrated as by `zero_shot`."""
     labeled = np.flatnonzero(rows.labels != NO_LABEL)
     selected = rows.select(labeled[:: -(-len(labeled) // MAX_SCORED_ROWS)])
     chunks = [scores for _, scores in score_rows(model, prompts, selected, max_length)]
-    predicted = np.concatenate(chunks, axis=1).argmax(axis=-1)  # (pairs, rows)
+    scores = np.concatenate(chunks, axis=1)  # (pairs, rows, labels)
+    calibrated = len(selected) >= MIN_ROWS
+    predicted = (calibrate(scores, mean_probabilities(scores)) if calibrated else scores).argmax(axis=-1)
     indices = [pair for pattern in prompts.patterns for pair in pattern.pairs]
     names = [rows.task.pairs[index].name for index in indices]
-    return LabeledAnswers(selected.labels, dict(zip(names, predicted, strict=True)))
+    return LabeledAnswers(selected.labels, dict(zip(names, predicted, strict=True)), calibrated)
 
 
 def _with_accuracies(pattern: PatternCheck, answers: LabeledAnswers) -> PatternCheck:

@@ -16,6 +16,7 @@ from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
 from clozify.data.rows import NO_LABEL, Rows
+from clozify.methods.calibration import MIN_ROWS, imbalance_warnings
 from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.models.cloze import ClozeModel, load_model
@@ -42,6 +43,7 @@ class ZeroShotResult:
     accuracy: PairScores | None  # None without labels
     macro_f1: PairScores | None
     calibrated: bool
+    calibration: str  # whether the probabilities are calibrated, and why or why not: one sentence
     warnings: list[str]
     output: Path | None
     seconds: float
@@ -72,6 +74,7 @@ class ZeroShotResult:
             "rows": len(self.rows),
             "labeled_rows": int((self.rows.labels != NO_LABEL).sum()) if self.rows.has_labels else 0,
             "calibrated": self.calibrated,
+            "calibration": self.calibration,
             "pairs": [
                 {"name": pair.name, "pattern": pair.pattern.text, "verbalizer": pair.verbalizer.name}
                 for pair in self.task.pairs
@@ -89,7 +92,7 @@ def zero_shot(
     data: RowSource,
     model: str | Path | ClozeModel = "builtin",
     output: str | Path | None = None,
-    calibrate: bool = False,
+    calibrate: bool | None = None,
     column_mapping: Mapping[str, str] | None = None,
     max_length: int = MAX_LENGTH,
 ) -> ZeroShotResult:
@@ -99,7 +102,7 @@ def zero_shot(
     - `data`: a file's name, or rows in memory, as for `predict`; with labels, accuracy and macro-F1 are measured.
     - `model`: a folder, a hub name, `builtin`, or what `load_model` returned.
     - `output`: a file to write the predictions to: .csv, .jsonl or .parquet.
-    - `calibrate`: divide each label's probability by its mean over the data.
+    - `calibrate`: divide each label's probability by its mean over the data; by default where there are enough rows.
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `max_length`: the most tokens of a row.
     """
@@ -110,14 +113,17 @@ def zero_shot(
     rows = load_rows(data, task, column_mapping)
     unlabeled = int((rows.labels == NO_LABEL).sum()) if rows.has_labels else 0  # unknown labels fail before the model
     model = model if isinstance(model, ClozeModel) else load_model(model)
+    calibrated = len(rows) >= MIN_ROWS if calibrate is None else calibrate
     start_time = time.monotonic()
-    scores = score_zero_shot(model, rows, calibrate, max_length)
+    scores = score_zero_shot(model, rows, calibrated, max_length)
     seconds = time.monotonic() - start_time
     if path is not None:
         write_predictions(path, rows, ((start, scores.probabilities(start, stop)) for start, stop in rows.chunks()))
     warnings = list(scores.warnings)
     if unlabeled:
         warnings.append(f"{unlabeled:,} of {len(rows):,} rows have no label and do not count in the accuracy.")
+    if calibrated and rows.has_labels:
+        warnings += imbalance_warnings(rows.labels, task.labels)
     metrics = {name: PairScores(**values) for name, values in (scores.metrics() if rows.has_labels else {}).items()}
     return ZeroShotResult(
         task=task,
@@ -126,8 +132,18 @@ def zero_shot(
         scores=scores,
         accuracy=metrics.get("accuracy"),
         macro_f1=metrics.get("macro_f1"),
-        calibrated=calibrate,
+        calibrated=calibrated,
+        calibration=_explain_calibration(calibrate, calibrated, len(rows)),
         warnings=warnings,
         output=path,
         seconds=seconds,
     )
+
+
+def _explain_calibration(calibrate: bool | None, calibrated: bool, rows: int) -> str:
+    """A sentence that says whether the probabilities are calibrated, and why or why not."""
+    if calibrated:
+        return f"Probabilities are calibrated on these {rows:,} rows."
+    if calibrate is None:
+        return f"Probabilities are not calibrated: that takes {MIN_ROWS} rows or more."
+    return "Probabilities are not calibrated, as requested."

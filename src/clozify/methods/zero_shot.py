@@ -1,7 +1,6 @@
 """The unsupervised baseline: pairs without any training (lines 1 and 2 of the paper's table 1).
 
-The ensemble's probabilities are the softmax of the mean of the pairs' raw scores. Calibration divides a label's
-probability by its mean over the data, which corrects for words that the model prefers in any context.
+The ensemble's probabilities are the softmax of the mean of the pairs' raw scores, or of calibrated ones.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from clozify.data.rows import NO_LABEL, Rows
+from clozify.methods.calibration import calibrate, mean_probabilities
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.metrics import basic_metrics
 from clozify.models.cloze import ClozeModel
@@ -36,8 +36,7 @@ class ZeroShotScores:
         scores = np.asarray(self.scores[:, start:stop], dtype=np.float64)
         if self.prior is None:
             return scores
-        calibrated: NDArray[np.float64] = np.log(softmax(scores, axis=-1)) - np.log(self.prior[:, None])
-        return calibrated
+        return calibrate(scores, self.prior)
 
     def probabilities(self, start: int, stop: int) -> NDArray[np.float64]:
         """The ensemble's probabilities of a range of rows: (rows, labels)."""
@@ -76,7 +75,7 @@ class ZeroShotScores:
 
 
 def score_zero_shot(
-    model: ClozeModel, rows: Rows, calibrate: bool = False, max_length: int = MAX_LENGTH
+    model: ClozeModel, rows: Rows, calibrated: bool = False, max_length: int = MAX_LENGTH
 ) -> ZeroShotScores:
     """Score every row with every pair of the rows' task."""
     task, stats = rows.task, ScoringStats()
@@ -84,11 +83,9 @@ def score_zero_shot(
     shape = (len(task.pairs), len(rows), len(task.labels))
     with tempfile.TemporaryFile() as file:
         scores = np.memmap(file, dtype=np.float32, mode="w+", shape=shape)
-    total = np.zeros((shape[0], shape[2]))
     with progress("scoring", len(rows) * len(prompts.patterns), "rows") as advance:
         for start, chunk in score_rows(model, prompts, rows, max_length, stats, advance):
             scores[:, start : start + chunk.shape[1]] = chunk
-            total += softmax(chunk.astype(np.float64), axis=-1).sum(axis=1)
-    prior = total / len(rows) if calibrate else None
+    prior = mean_probabilities(scores) if calibrated else None
     warnings = prompts.warnings + rows.warnings + stats.warnings(min(max_length, model.max_length))
     return ZeroShotScores(rows, scores, prior, warnings)

@@ -52,7 +52,7 @@ class Run:
         on_done: Callable[[Job, JobResult], Sequence[Job]] = lambda job, result: (),
     ) -> None:
         """Run jobs, and those that `on_done` returns for each of them; logs every summary and the time left."""
-        started, submitted = time.monotonic(), len(jobs)
+        started, submitted, names = time.monotonic(), len(jobs), {job.name for job in jobs}
         for job in jobs:
             self.executor.submit(job)
         with self._progress(description, len(jobs)) as advance:
@@ -60,7 +60,7 @@ class Run:
                 for following in on_done(job, result):
                     self.executor.submit(following)
                     submitted += 1
-                advance(job in jobs)
+                advance(job.name in names)
                 left = (submitted - completed) * (time.monotonic() - started) / completed
                 self.context.log(f"{job.name}  {result.summary}  about {left / 60:,.0f} min left for {description}")
 

@@ -58,9 +58,9 @@ def train(
     device, opened_executor = choose_executor(executor, address, devices, models_per_device)
     plan = prepare(inputs, device)
     with open_run(output) as folder, log_file(folder, log) as log_both, threads_within_quota(log_both):
-        prefix = results_prefix(folder.path, plan.method)
+        prefix, description = results_prefix(folder.path, plan.method), describe_run(plan)
         if not replace:
-            check_replaceable(folder.path / prefix, folder.address, describe_run(plan))
+            check_replaceable(folder.path / prefix, folder.address, description)
         worker = Worker(plan, folder, RunContext(device, log_both, trackers, folder.path))
         if models_per_device is None:
             with single_worker_executor(executor, address, devices) as trial:
@@ -68,16 +68,15 @@ def train(
             log_both(reason)
             _, opened_executor = choose_executor(executor, address, devices, models_per_device)
         with opened_executor as started_executor:
-            metrics = _train(Run(worker, started_executor, prefix))
+            metrics = _train(Run(worker, started_executor, prefix), description)
         return metrics, f"{folder.address}/{prefix}".rstrip("/")
 
 
-def _train(run: Run) -> Metrics:
-    """All steps of a run."""
+def _train(run: Run, description: dict[str, Any]) -> Metrics:
+    """All steps of a run; `description` is the content of run.json."""
     plan, folder, context = run.plan, run.folder, run.context
     started = time.monotonic()
     run.executor.start(run.worker, _expected_jobs(plan, run.results))
-    description = describe_run(plan)
     folder.write_json(f"{run.prefix}run.json", description)
     context.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.data.rows import Rows
+from clozify.data.rows import CHUNK_ROWS, Rows
 from clozify.methods import ensemble
+from clozify.methods.calibration import calibrate, mean_probabilities
 from clozify.metrics import BasicMetrics, basic_metrics
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import score_data_set, write_scores
 from clozify.runs.jobs import JobResult
 from clozify.runs.keys import hash_key, job_key, prompt_inputs
 from clozify.runs.metrics import Record, UnsupervisedMetrics
-from clozify.runs.records import Member
+from clozify.runs.records import TEST_SCORES, UNLABELED_SCORES, Member
 from clozify.runs.worker import Worker
 from clozify.utils.checked_files import read_record
 
@@ -84,11 +86,15 @@ def pair_weights(run: Run, untrained: UntrainedRecord) -> list[float]:
 
 
 def untrained_members(run: Run) -> list[Member]:
-    """The pairs as members, M^0 of zero-shot iPET: every pair scores the unlabelled rows once, for all seeds."""
+    """The pairs as members, M^0 of zero-shot iPET: every pair scores the unlabelled rows once, for all seeds.
+
+    With `ipet.calibrate` their scores are calibrated on the unlabelled rows.
+    """
     plan, folder = run.plan, run.folder
+    inputs = scores_inputs(run) | ({"calibrate": True} if plan.recipe.ipet.calibrate else {})
     scored, jobs = [], []
     for index, pair in enumerate(plan.task.pairs):
-        key = job_key("untrained on D", pattern=pair.pattern.text, words=pair.verbalizer.words, **scores_inputs(run))
+        key = job_key("untrained on D", pattern=pair.pattern.text, words=pair.verbalizer.words, **inputs)
         scored.append(folder.job_path("untrained", key))
         name = f"untrained {index + 1}/{len(plan.task.pairs)}  {pair.name}"
         if folder.has_job("untrained", key, run.context.log):
@@ -119,4 +125,19 @@ class UntrainedJob:
         worker.pretrained_model(0)
         with worker.folder.writing("untrained", self.key) as tmp_path:
             write_scores(worker, worker.prompts.for_pair(self.pair), tmp_path, score_unlabeled=True)
+            if worker.plan.recipe.ipet.calibrate:
+                calibrate_files(tmp_path)
         return JobResult(f"scored the unlabelled rows in {time.monotonic() - started:,.0f} s")
+
+
+def calibrate_files(folder: Path) -> None:
+    """Calibrate the scores in a folder, those of the test rows as well, by the unlabelled rows' mean probabilities."""
+    unlabeled = np.load(folder / UNLABELED_SCORES, mmap_mode="r+")
+    prior = mean_probabilities(unlabeled)
+    for start in range(0, len(unlabeled), CHUNK_ROWS):
+        rows = slice(start, start + CHUNK_ROWS)
+        unlabeled[rows] = calibrate(unlabeled[rows], prior)
+    unlabeled.flush()
+    if (folder / TEST_SCORES).exists():
+        test = np.load(folder / TEST_SCORES)
+        np.save(folder / TEST_SCORES, calibrate(test, prior).astype(test.dtype))

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 
 from clozify.config.pattern import Pattern
 from clozify.config.task import Verbalizer
 from clozify.data.rows import Rows
 from clozify.errors import ClozifyError, quoted
+from clozify.methods.calibration import MIN_ROWS, calibrate, mean_probabilities
 from clozify.methods.score import score_rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task, near_words, top_words
@@ -26,7 +27,6 @@ from clozify.studio.draft import Problems, TaskDraft
 MAX_LENGTH = 64  # tokens per row, as in the recipe `quick`
 TOP_WORDS_ROWS = 4  # rows that the model's most likely words are computed from
 MAX_CACHED_SCORES = 256
-MIN_CALIBRATION_ROWS = 8  # fewer say too little about how often the model prefers a word
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SplitWordHint:
 
 @dataclass
 class Preview:
-    """Problems and predictions of a draft; the predictions are calibrated on the rows themselves.
+    """Problems and predictions of a draft; the predictions are calibrated on the rows themselves, if they are enough.
 
     There are probabilities once a pattern is valid and every label has a word that is one token.
     """
@@ -50,6 +50,7 @@ class Preview:
     split_words: dict[str, list[SplitWordHint]] = field(default_factory=dict)  # by label
     top_words: dict[int, list[str]] = field(default_factory=dict)  # pattern index -> the model's likeliest words
     patterns: list[int] = field(default_factory=list)  # indices of the patterns that were scored
+    calibrated: bool = False
     probabilities: NDArray[np.float64] | None = None  # (patterns, rows, labels)
     ensemble: NDArray[np.float64] | None = None  # (rows, labels): softmax of the patterns' mean scores
 
@@ -103,7 +104,10 @@ class Previewer:
             except ClozifyError as error:
                 preview.problems.setdefault(f"pattern {index}", []).extend(error.problems)
         if scores:
-            stacked = _calibrate(np.stack(scores)) if is_calibrated(len(rows)) else np.stack(scores)
+            stacked = np.stack(scores)
+            preview.calibrated = len(rows) >= MIN_ROWS
+            if preview.calibrated:
+                stacked = calibrate(stacked, mean_probabilities(stacked))
             preview.probabilities = softmax(stacked, axis=-1)
             preview.ensemble = softmax(stacked.mean(axis=0), axis=-1)
         return preview
@@ -158,15 +162,3 @@ class Previewer:
         if len(self._scores) > MAX_CACHED_SCORES:
             self._scores.popitem(last=False)
         return self._scores[key]
-
-
-def is_calibrated(rows: int) -> bool:
-    """Whether the answers for so many rows are calibrated."""
-    return rows >= MIN_CALIBRATION_ROWS
-
-
-def _calibrate(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scores (patterns, rows, labels) that divide each label's probability by its mean over the rows."""
-    prior = softmax(scores, axis=-1).mean(axis=1, keepdims=True)
-    calibrated: NDArray[np.float64] = log_softmax(scores, axis=-1) - np.log(prior)
-    return calibrated

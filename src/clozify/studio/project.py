@@ -24,7 +24,7 @@ from clozify.inference.finished_run import FinishedRun
 from clozify.models.cloze import load_model
 from clozify.studio.draft import TaskDraft
 from clozify.studio.labels import UserLabels, make_row_key, only_columns, with_label
-from clozify.studio.preview import MAX_LENGTH, Preview, Previewer, is_calibrated
+from clozify.studio.preview import MAX_LENGTH, Preview, Previewer
 from clozify.studio.rows import ProjectRows, absolute
 from clozify.studio.run_inputs import LABELED_FILE, TASK_FILE, UNLABELED_FILE, RunInputs, RunSettings
 from clozify.studio.runs import StudioRun, list_runs
@@ -255,7 +255,6 @@ class Project:
     def zero_shot_command(self) -> str:
         """The command that gives the page's answers for all rows."""
         command = ["clozify", "zero-shot", TASK_FILE, "--data", self.data.source or "FILE"]
-        command += ["--calibrate"] if is_calibrated(len(self.data)) else []
         return shlex.join([*command, "--max-length", str(MAX_LENGTH), *self._model_option])
 
     @property

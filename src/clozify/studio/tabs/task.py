@@ -14,7 +14,7 @@ from clozify.data.readers import FORMATS
 from clozify.data.rows import NO_LABEL
 from clozify.errors import ClozifyError
 from clozify.studio import render
-from clozify.studio.preview import MAX_LENGTH, Preview, is_calibrated
+from clozify.studio.preview import MAX_LENGTH, Preview
 from clozify.studio.project import Project
 from clozify.studio.run_inputs import TASK_FILE
 from clozify.studio.tabs.widgets import add_button, remove_button, shared_input
@@ -200,7 +200,7 @@ def _draw_answers(project: Project, preview: Preview) -> None:
     truth = None if "label column" in preview.problems else data.label_indices(draft, data.shown)
     accuracy, labeled = (None, 0) if truth is None else (preview.accuracy(truth), int((truth != NO_LABEL).sum()))
     st.html(render.agreement(preview, accuracy, labeled))
-    calibrated = "calibrated on these rows; " if is_calibrated(len(texts)) else ""
+    calibrated = "calibrated on these rows; " if preview.calibrated else ""
     explanation = (
         f"Above: how often two patterns give the same label on these rows. Below: the labels before any training, "
         f"{calibrated}an answer that differs from that of all patterns together is marked. Rows are cut at "

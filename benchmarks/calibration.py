@@ -26,7 +26,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-SIZES = (2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1000)
+SIZES = (2, 4, 8, 10, 12, 16, 20, 24, 28, 32, 64, 128, 256, 512, 1000)
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 UNBALANCED_ROWS = 200
 MAX_LENGTH = 64

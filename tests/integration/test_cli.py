@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -19,7 +18,7 @@ patterns = ["It was {mask}. {text}", "{text} All in all, it was {mask}."]
 neg = "terrible"
 pos = "great"
 """
-WORDS = ["great", "boring", "long", "funny", "sad", "dull", "lovely", "bad"]
+WORDS = ["great", "boring", "long", "funny", "sad", "dull", "lovely", "bad", "slow", "new"]
 ROWS = "id,label,text\na,pos,I loved every minute of this film\nb,neg,A boring waste of time\nc,pos,\n"
 
 
@@ -120,19 +119,21 @@ def test_a_row_longer_than_the_model_is_shortened_and_counted(folder, run):
 @pytest.mark.parametrize(
     ("rows", "options", "calibrated", "line"),
     [
-        (7, [], False, "Probabilities are not calibrated: that takes 8 rows or more."),
-        (8, [], True, "Probabilities are calibrated on these 8 rows."),
+        (9, [], False, "Probabilities are not calibrated: with 2 labels that takes 10 rows or more."),
+        (10, [], True, "Probabilities are calibrated on these 10 rows."),
         (2, ["--calibrate"], True, "Probabilities are calibrated on these 2 rows."),
-        (8, ["--no-calibrate"], False, "Probabilities are not calibrated, as requested."),
+        (10, ["--no-calibrate"], False, "Probabilities are not calibrated, as requested."),
     ],
 )
 def test_probabilities_are_calibrated_where_there_are_enough_rows(rows, options, calibrated, line, folder, run):
     (folder / "rows.csv").write_text("text\n" + "".join(f"It was a {word} film\n" for word in WORDS[:rows]))
     status, out, _ = run("zero-shot", "task.toml", "--data", "rows.csv", "--output", "p.csv", *options)
     assert (status, line in out.splitlines()) == (0, True)
-    q = pd.read_csv(folder / "p.csv")[["probability_neg", "probability_pos"]].to_numpy()
-    log_odds = np.log(q[:, 1] / q[:, 0])
-    assert (abs(log_odds.mean()) < 0.5) == calibrated  # the model prefers a word
+    same = []
+    for option in ("--no-calibrate", "--calibrate"):
+        run("zero-shot", "task.toml", "--data", "rows.csv", "--output", "q.csv", option)
+        same.append((folder / "p.csv").read_text() == (folder / "q.csv").read_text())
+    assert same == [not calibrated, calibrated]
 
 
 @pytest.mark.parametrize(("positive", "warns"), [(8, False), (15, True)])

@@ -16,7 +16,7 @@ from clozify.config.pattern import Pattern
 from clozify.config.task import Pair, Task
 from clozify.data.rows import CHUNK_ROWS, NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError
-from clozify.methods.calibration import MIN_ROWS, calibrate, mean_probabilities
+from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import PatternPrompt, TaskPrompts, compile_task, top_words
@@ -190,7 +190,7 @@ def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, ma
     selected = rows.select(labeled[:: -(-len(labeled) // MAX_SCORED_ROWS)])
     chunks = [scores for _, scores in score_rows(model, prompts, selected, max_length)]
     scores = np.concatenate(chunks, axis=1)  # (pairs, rows, labels)
-    calibrated = len(selected) >= MIN_ROWS
+    calibrated = len(selected) >= min_rows(len(rows.task.labels))
     predicted = (calibrate(scores, mean_probabilities(scores)) if calibrated else scores).argmax(axis=-1)
     indices = [pair for pattern in prompts.patterns for pair in pattern.pairs]
     names = [rows.task.pairs[index].name for index in indices]

@@ -16,7 +16,7 @@ from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
 from clozify.data.rows import NO_LABEL, Rows
-from clozify.methods.calibration import MIN_ROWS, imbalance_warnings
+from clozify.methods.calibration import imbalance_warnings, min_rows
 from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.models.cloze import ClozeModel, load_model
@@ -113,7 +113,7 @@ def zero_shot(
     rows = load_rows(data, task, column_mapping)
     unlabeled = int((rows.labels == NO_LABEL).sum()) if rows.has_labels else 0  # unknown labels fail before the model
     model = model if isinstance(model, ClozeModel) else load_model(model)
-    calibrated = len(rows) >= MIN_ROWS if calibrate is None else calibrate
+    calibrated = len(rows) >= min_rows(len(task.labels)) if calibrate is None else calibrate
     start_time = time.monotonic()
     scores = score_zero_shot(model, rows, calibrated, max_length)
     seconds = time.monotonic() - start_time
@@ -133,17 +133,18 @@ def zero_shot(
         accuracy=metrics.get("accuracy"),
         macro_f1=metrics.get("macro_f1"),
         calibrated=calibrated,
-        calibration=_explain_calibration(calibrate, calibrated, len(rows)),
+        calibration=_explain_calibration(calibrate, calibrated, rows),
         warnings=warnings,
         output=path,
         seconds=seconds,
     )
 
 
-def _explain_calibration(calibrate: bool | None, calibrated: bool, rows: int) -> str:
+def _explain_calibration(calibrate: bool | None, calibrated: bool, rows: Rows) -> str:
     """A sentence that says whether the probabilities are calibrated, and why or why not."""
     if calibrated:
-        return f"Probabilities are calibrated on these {rows:,} rows."
+        return f"Probabilities are calibrated on these {len(rows):,} rows."
     if calibrate is None:
-        return f"Probabilities are not calibrated: that takes {MIN_ROWS} rows or more."
+        labels = len(rows.task.labels)
+        return f"Probabilities are not calibrated: with {labels} labels that takes {min_rows(labels)} rows or more."
     return "Probabilities are not calibrated, as requested."

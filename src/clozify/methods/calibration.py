@@ -15,7 +15,7 @@ from scipy.special import log_softmax, softmax
 from clozify.data.rows import CHUNK_ROWS, NO_LABEL
 
 # benchmarks/calibration.py measures these; its results are in benchmarks/RESULTS.md
-MIN_ROWS = 8  # from here on calibration does no harm on average, with 2 to 14 labels
+MIN_ROWS, MIN_ROWS_PER_LABEL = 10, 2
 MAX_DISTANCE = 0.2  # total variation between the labels' shares and equal ones; beyond it calibration may do harm
 MAX_P_VALUE = 0.01  # of a chi-squared test for equal shares: few rows are unbalanced by chance
 
@@ -36,6 +36,11 @@ def calibrate(scores: NDArray[np.floating[Any]], prior: NDArray[np.float64]) -> 
     calibrated: NDArray[np.float64] = log_softmax(np.asarray(scores, dtype=np.float64), axis=-1)
     calibrated -= np.log(prior)[..., None, :]
     return calibrated
+
+
+def min_rows(labels: int) -> int:
+    """The fewest rows to calibrate on by default: from there on accuracy does not fall on average."""
+    return max(MIN_ROWS, MIN_ROWS_PER_LABEL * labels)
 
 
 def imbalance_warnings(labels: NDArray[np.int16], names: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from clozify.config.pattern import Pattern
 from clozify.config.task import Verbalizer
 from clozify.data.rows import Rows
 from clozify.errors import ClozifyError, quoted
-from clozify.methods.calibration import MIN_ROWS, calibrate, mean_probabilities
+from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
 from clozify.methods.score import score_rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task, near_words, top_words
@@ -105,7 +105,7 @@ class Previewer:
                 preview.problems.setdefault(f"pattern {index}", []).extend(error.problems)
         if scores:
             stacked = np.stack(scores)
-            preview.calibrated = len(rows) >= MIN_ROWS
+            preview.calibrated = len(rows) >= min_rows(len(draft.labels))
             if preview.calibrated:
                 stacked = calibrate(stacked, mean_probabilities(stacked))
             preview.probabilities = softmax(stacked, axis=-1)

@@ -24,8 +24,10 @@ from clozify.config.sections import Distill as Distill
 from clozify.config.sections import Finetune as Finetune
 from clozify.config.sections import Frozen as Frozen
 from clozify.config.sections import IPet as IPet
+from clozify.config.sections import MemberTraining as MemberTraining
 from clozify.config.sections import Pretrain as Pretrain
 from clozify.config.sections import Section
+from clozify.config.sections import StudentTraining as StudentTraining
 from clozify.config.sections import Training as Training
 from clozify.config.sections import Wording as Wording
 from clozify.config.sections import Words as Words
@@ -75,6 +77,9 @@ class Recipe(Section):
         description="With several workers, a member's scoring of the unlabelled rows is split into shards of this many "
         "rows; 0: the worker that trained a member scores them all. Multiples of 16384 give bit-equal scores.",
     )
+    unlabeled_rows: int | None = Field(
+        None, ge=1, description="Unlabelled rows to label and to train on, at most; by default all."
+    )
     overlap: bool = Field(
         False, description="Keep labelled and test rows among the unlabelled ones (the paper's D = T)."
     )
@@ -96,10 +101,10 @@ class Recipe(Section):
     backslashes_to_spaces: bool = Field(False, description="Replace every backslash in the rows by a space.")
     wording: Wording = Wording()
     finetune: Finetune = Finetune()
-    finetune_without_lm: Training = Training()
+    finetune_without_lm: MemberTraining = MemberTraining()
     adapter: Adapter = Adapter()
     distill: Distill = Distill()
-    supervised: Training = Training()
+    supervised: StudentTraining = StudentTraining()
     ipet: IPet = IPet()
     frozen: Frozen = Frozen()
     words: Words = Words()
@@ -109,7 +114,7 @@ class Recipe(Section):
     augment: Augment = Augment()
     dev: Dev = Dev()
 
-    def member_settings(self, with_lm: bool) -> Training:
+    def member_settings(self, with_lm: bool) -> MemberTraining:
         """The training settings of a member, with the auxiliary task or without it."""
         section = self.finetune if with_lm else self.finetune_without_lm
         if self.adapter.method == "none":

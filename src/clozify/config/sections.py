@@ -57,7 +57,36 @@ class Training(Section):
         return self.steps(rows) if self.num_train_epochs is not None else self.max_steps
 
 
-class Finetune(Training):
+class MemberTraining(Training):
+    """How a member is trained, with what the paper does not have."""
+
+    frozen_layers: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="The fraction of the encoder's layers, from the embeddings up, that keep their pretrained weights.",
+    )
+    balanced_batches: bool = Field(False, description="Draw every label equally often.")
+    contrastive: float = Field(
+        0.0, ge=0, description="The weight of a supervised contrastive loss on the states at the mask."
+    )
+
+
+class StudentTraining(Training):
+    """How a classifier with a new head is trained, with what the paper does not have."""
+
+    frozen_layers: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="The fraction of the encoder's layers, from the embeddings up, that keep their pretrained weights.",
+    )
+    head_learning_rate: float | None = Field(
+        None, gt=0, description="The peak learning rate of the new head; by default it is the encoder's."
+    )
+
+
+class Finetune(MemberTraining):
     """Fine-tuning a pattern-verbalizer pair, with the auxiliary language-modelling task (section 3.2)."""
 
     alpha: float = Field(1e-4, ge=0, le=1, description="The weight of L_MLM: (1 - alpha) L_CE + alpha L_MLM.")
@@ -72,7 +101,7 @@ class Finetune(Training):
     )
 
 
-class Distill(Training):
+class Distill(StudentTraining):
     """Training the classifier C on the soft-labelled rows (section 3.3, step 3)."""
 
     temperature: float = Field(2.0, gt=0, description="Softens the ensemble's scores into the target.")
@@ -158,6 +187,11 @@ class IPet(Section):
     )
     skip_generations: bool = Field(
         False, description="Let the first generation label the training sets of the last one directly (section 5)."
+    )
+    keep: Literal["every", "better"] = Field(
+        "every",
+        description="'better' drops a generation, and ends there, if its members are less confident and agree less on "
+        "the unlabelled rows than those before.",
     )
 
 

@@ -43,4 +43,4 @@ def distill(
     def loss(scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         return scale * distillation_loss(scores, inputs["targets"], settings.student_temperature)
 
-    return train_classifier(classifier, next_batch, loss, setup, len(unlabeled))
+    return train_classifier(classifier, next_batch, loss, setup, unlabeled)

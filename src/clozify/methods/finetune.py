@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clozify.config.recipe import Finetune, Training
+from clozify.config.recipe import Finetune, MemberTraining
 from clozify.gpu.cuda_graphs import CapturableStep, pad_last_axis, padded_count
 from clozify.methods.masking import MaskedTokens, mask_tokens
 from clozify.models.cloze import ClozeModel
 from clozify.prompts.encode import Batch, EncodedRows, concat_batches
 from clozify.prompts.verbalizer import LabelWords
-from clozify.training.loop import TrainingSetup, class_weights, cycle_batches, train
-from clozify.training.losses import cross_entropy, joint_loss, masked_lm_loss
+from clozify.training.loop import TrainingSetup, balanced_batches, class_weights, cycle_batches, train
+from clozify.training.losses import contrastive_loss, cross_entropy, joint_loss, masked_lm_loss
 from clozify.utils.process_group import current_group, zero_loss
 
 
@@ -47,7 +47,9 @@ def finetune(
 
     With unlabelled rows, for the auxiliary task, the setup's settings are a `Finetune` section.
     """
-    loss = PairLoss(model, words, setup.settings, _label_weights(model, labels, len(words.mean), setup))
+    settings = setup.settings
+    assert isinstance(settings, MemberTraining)
+    loss = PairLoss(model, words, settings, _label_weights(model, labels, len(words.mean), setup))
     next_rows = _row_sampler(model, labeled, labels, unlabeled, setup)
     if model.trains_with_cuda_graphs:
         only_text = unlabeled is None or loss.mlm_settings.lm_targets == "text"
@@ -55,7 +57,8 @@ def finetune(
         step: Callable[[int], Tensor] | CapturableStep = loss.capturable_step(next_rows, packed)
     else:
         step = lambda _: loss(next_rows())  # noqa: E731
-    return train(model.model, step, setup, len(labeled), bf16=model.trains_in_bf16)
+    with model.frozen_layers(settings.frozen_layers, labeled if unlabeled is None else None):
+        return train(model.model, step, setup, len(labeled), bf16=model.trains_in_bf16)
 
 
 def _label_weights(model: ClozeModel, labels: NDArray[np.int16], count: int, setup: TrainingSetup) -> Tensor | None:
@@ -71,7 +74,11 @@ def _row_sampler(
 ) -> Callable[[], StepRows]:
     """A function that draws the next step's rows and masks tokens of the unlabelled ones."""
     settings, rng = setup.settings, setup.rng
-    labeled_batches = cycle_batches(len(labeled), settings.rows_per_step, rng)
+    assert isinstance(settings, MemberTraining)
+    if settings.balanced_batches:
+        labeled_batches = balanced_batches(labels, settings.rows_per_step, rng)
+    else:
+        labeled_batches = cycle_batches(len(labeled), settings.rows_per_step, rng)
     if unlabeled is None:
 
         def next_labeled_rows() -> StepRows:
@@ -99,7 +106,7 @@ class PairLoss:
 
     model: ClozeModel
     words: LabelWords
-    settings: Training
+    settings: MemberTraining
     label_weights: Tensor | None = None  # (labels,)
 
     @property
@@ -115,9 +122,15 @@ class PairLoss:
         local = current_group().local_slice(len(rows.labels))
         if local.start == local.stop:
             return zero_loss()
-        scores = self.model.label_scores(self.model.states_at_mask(rows.labeled.slice_rows(local)), self.words)
-        ce = cross_entropy(scores, self.model.to_device(rows.labels[local]), self.label_weights)
-        return len(scores) / len(rows.labels) * ce
+        states = self.model.states_at_mask(rows.labeled.slice_rows(local))
+        return len(states) / len(rows.labels) * self._labeled_loss(states, self.model.to_device(rows.labels[local]))
+
+    def _labeled_loss(self, states: Tensor, labels: Tensor) -> Tensor:
+        """L_CE, and the contrastive loss where it has a weight, of states at the mask, (labelled, hidden)."""
+        ce = cross_entropy(self.model.label_scores(states, self.words), labels, self.label_weights)
+        if not self.settings.contrastive:
+            return ce
+        return ce + self.settings.contrastive * contrastive_loss(states.float(), labels)
 
     def _joint_loss(self, rows: StepRows, masked: Batch, targets: MaskedTokens) -> Tensor:
         """(1 - alpha) L_CE + alpha L_MLM in one forward pass."""
@@ -136,10 +149,9 @@ class PairLoss:
         states = model.states(
             batch, model.to_device(row_index), model.to_device(positions)
         )  # (labelled + masked, hidden)
-        scores = model.label_scores(states[:labeled_rows], self.words)  # (labelled, labels)
         labels = model.to_device(rows.labels)[local]
         fraction = labeled_rows / len(rows.labels)
-        ce = fraction * cross_entropy(scores, labels, self.label_weights) if labeled_rows else scores.sum()
+        ce = fraction * self._labeled_loss(states[:labeled_rows], labels) if labeled_rows else 0 * states.sum()
         token_scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
         tokens, counts = (model.to_device(a[is_local]) for a in (targets.tokens, self._micro_batch_counts(targets)))
         mlm = masked_lm_loss(token_scores, tokens, counts, settings.gradient_accumulation_steps)
@@ -175,8 +187,7 @@ class PairLoss:
         def loss(inputs: Mapping[str, Tensor]) -> Tensor:
             states = self.model.gather_states(inputs)  # (labelled + masked, hidden)
             labeled_rows = len(inputs["labels"])
-            scores = self.model.label_scores(states[:labeled_rows], self.words)
-            ce = cross_entropy(scores, inputs["labels"], self.label_weights)
+            ce = self._labeled_loss(states[:labeled_rows], inputs["labels"])
             if "tokens" not in inputs:
                 return ce
             token_scores = self.model.head(states[labeled_rows:])  # (masked, vocabulary)

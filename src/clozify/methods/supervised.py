@@ -30,4 +30,4 @@ def supervised(
     def loss(scores: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
         return cross_entropy(scores, targets["labels"], weights)
 
-    return train_classifier(classifier, next_batch, loss, setup, len(labeled))
+    return train_classifier(classifier, next_batch, loss, setup, labeled)

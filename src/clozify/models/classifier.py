@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from clozify.config.pattern import Pattern, Segment, Slot
 from clozify.config.recipe import Recipe
@@ -65,6 +65,11 @@ class Classifier(Encoder):
         self.task = task
         self.precision: Literal["float32", "int8"] = "float32"  # of the encoder's linear layers
         self.template = compile_segments(Pattern("the fields"), field_segments(task), self.tokenizer)
+
+    @property
+    def head_modules(self) -> list[nn.Module]:
+        """The parts of the model that are not the encoder."""
+        return [child for name, child in self.model.named_children() if name != self.model.base_model_prefix]
 
     def encode(self, rows: Rows, start: int = 0, stop: int | None = None) -> EncodedRows:
         """Rows as the classifier reads them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +22,17 @@ from clozify.gpu.attention_mask import accepts_additive_mask, additive_mask
 from clozify.gpu.cuda_graphs import pad_last_axis, padded_width
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import autocast_disabled, encode_packed, pack, supports_packing
-from clozify.prompts.encode import Batch, forward_batches
+from clozify.models.frozen_layers import (
+    SplitEncoder,
+    compute_states,
+    fits_into_memory,
+    frozen_parameters,
+    layer_list,
+    split_encoder,
+    with_module,
+    without_gradients,
+)
+from clozify.prompts.encode import Batch, EncodedRows, forward_batches
 from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.utils import libraries
 from clozify.utils.process_group import current_group
@@ -64,6 +75,8 @@ class Encoder:
         self.tokenizer = PromptTokenizer(tokenizer)
         self.max_length = max_length  # tokens of a row, special ones included
         self.options = options
+        self._split: SplitEncoder | None = None  # in a training with frozen layers
+        self._upper: dict[int, Any] = {}  # id of a module -> the module with the upper layers alone
         accepted = inspect.signature(self.encoder.forward).parameters
         self.has_token_types = "token_type_ids" in accepted and getattr(model.config, "type_vocab_size", 0) > 1
         self._takes_additive_mask = options.kernels == "auto" and accepts_additive_mask(
@@ -127,9 +140,40 @@ class Encoder:
         `grouped`, rows of like length run together, without much padding; else all rows run at once.
         """
         for rows, inputs in forward_batches(batch, lengths, grouped, self.tokenizer.pad_id, self.has_token_types):
+            tensors = {name: self.to_device(array) for name, array in inputs.items()}
             with libraries.without_cudnn_attention():
-                output = module(**{name: self.to_device(array) for name, array in inputs.items()})
+                if self._split is None:
+                    output = module(**tensors)
+                else:
+                    output = self._split.run(self._upper[id(module)], batch.rows[rows], tensors)
             yield rows, output
+
+    @contextmanager
+    def frozen_layers(self, fraction: float, rows: EncodedRows | None) -> Iterator[None]:
+        """Within the block this fraction of the layers, from the embeddings up, is not trained.
+
+        The lower layers' states of `rows`, which all batches are then made of, are computed once; with None they are
+        computed for every batch. Steps in CUDA graphs run the whole encoder.
+        """
+        layers = layer_list(self.encoder)
+        frozen = 0 if layers is None else round(fraction * len(layers[1]))
+        if not frozen:
+            yield
+            return
+        with without_gradients(frozen_parameters(self.encoder, frozen)):
+            split = None
+            if not self.trains_with_cuda_graphs:
+                split = split_encoder(self.encoder, frozen, self.to_device(self.sample_ids(16).reshape(2, 8)))
+            if split is not None:
+                if rows is not None and fits_into_memory(rows, self.model.config.hidden_size):
+                    compute_states(split, rows, self.tokenizer.pad_id, self.has_token_types, self.device)
+                whole = with_module(self.model, self.model.base_model_prefix, split.upper)
+                self._upper = {id(self.encoder): split.upper, id(self.model): whole}
+            self._split = split
+            try:
+                yield
+            finally:
+                self._split, self._upper = None, {}
 
     def fixed_shape_inputs(
         self, batch: Batch, packed: bool

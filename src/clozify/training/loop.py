@@ -79,6 +79,18 @@ def cycle_batches(rows: int, batch_size: int, rng: np.random.Generator) -> Itera
         pending = pending[batch_size:]
 
 
+def balanced_batches(
+    labels: NDArray[np.int16], batch_size: int, rng: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """Endless batches of row indices with every label equally often: labels and each label's rows in random order."""
+    present = np.unique(labels)
+    next_labels = cycle_batches(len(present), batch_size, rng)
+    rows = [np.flatnonzero(labels == label) for label in present]
+    next_rows = [cycle_batches(len(of_label), 1, rng) for of_label in rows]
+    while True:
+        yield np.array([rows[label][next(next_rows[label])[0]] for label in next(next_labels)], dtype=np.int64)
+
+
 def class_weights(labels: NDArray[np.int16], count: int) -> Tensor:
     """Weights that make every label count the same: rows / (labels * rows with the label), (labels,)."""
     frequencies = np.bincount(labels, minlength=count).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The losses as functions of tensors: L_CE, L_MLM, their sum (sections 3.1, 3.2), distillation (3.3), UDA's, MixText's.
+"""The losses as functions of tensors: those of sections 3.1 to 3.3, of UDA, of MixText, and a contrastive one.
 
 A step's loss is the mean of its micro-batches' losses. The rows of all micro-batches share one forward pass, so a mean
 within a micro-batch becomes a weighted sum.
@@ -34,6 +34,22 @@ def masked_lm_loss(scores: Tensor, tokens: Tensor, counts: Tensor, micro_batches
 def joint_loss(ce: Tensor, mlm: Tensor, alpha: float) -> Tensor:
     """L = (1 - alpha) L_CE + alpha L_MLM."""
     return (1 - alpha) * ce + alpha * mlm
+
+
+def contrastive_loss(states: Tensor, labels: Tensor, temperature: float = 0.1) -> Tensor:
+    """Supervised contrastive loss (Khosla et al., 2020): the states of rows with the same label are drawn together.
+
+    For each row i with others of its label, P(i): the mean over p in P(i) of -log softmax_a(z_i z_a / temperature)[p],
+    where a are all other rows and z the states divided by their norm. `states` are (rows, hidden).
+    """
+    z = functional.normalize(states, dim=-1)
+    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    similarities = (z @ z.T / temperature).masked_fill(itself, -1e9)
+    same = (labels[:, None] == labels[None]) & ~itself  # (rows, rows)
+    log_probabilities = torch.log_softmax(similarities, dim=1).masked_fill(~same, 0)
+    counts = same.sum(dim=1)
+    row_losses = -log_probabilities.sum(dim=1) / counts.clamp(min=1)  # 0 for a row whose label no other row has
+    return row_losses.sum() / (counts > 0).sum().clamp(min=1)
 
 
 def distillation_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:

@@ -162,7 +162,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
 
     warm_up = TrainInputs(task, unlabeled=folder / "few.jsonl", allow_overlap=True, **inputs)
     warm = start(prepare(warm_up, "cpu"), RunFolder(folder / "warm"))
-    train_members(warm, first_generation(warm.plan))  # the model and all libraries are loaded
+    train_members(warm, first_generation(warm.plan, [1.0] * count))  # the model and all libraries are loaded
     memory, began = Memory(), time.monotonic()
     with memory.stage("read"):
         plan = prepare(TrainInputs(task, unlabeled=data, **inputs), "cpu")
@@ -171,7 +171,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
     with RunFolder(folder / "run") as run_folder:
         bench = start(plan, run_folder)
         with memory.stage("members"):
-            members = train_members(bench, first_generation(plan))
+            members = train_members(bench, first_generation(plan, [1.0] * count))
         weights = [1.0] * len(members)
         with memory.stage("draw"):
             unlabeled_rows = {n: member.unlabeled_scores() for n, member in enumerate(members)}

@@ -67,7 +67,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model: str = "builtin",
         student: str | None = None,
         method: str = "pet",
-        recipe: str | Path | Recipe = "paper",
+        recipe: str | Path | Recipe = "auto",
         settings: Sequence[str] = (),
         random_state: Any = None,
         output: str | Path | None = None,

@@ -34,7 +34,7 @@ MapOption = Annotated[
     list[str] | None,
     typer.Option("--map", help="FIELD=COLUMN: read a field of the task from this column; repeatable."),
 ]
-RecipeOption = Annotated[str, typer.Option(help="'paper', 'quick', 'original-code' or a recipe file.")]
+RecipeOption = Annotated[str, typer.Option(help="'auto', 'paper', 'quick', 'original-code' or a recipe file.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="NAME=VALUE: change a setting of the recipe (distill.max_steps=500); repeatable."),

@@ -120,7 +120,7 @@ def find_words(
         Path | None, typer.Option(help="The new task file; default: NAME-words.toml, unless that exists.")
     ] = None,
     model: ModelOption = "builtin",
-    recipe: RecipeOption = "paper",
+    recipe: RecipeOption = "auto",
     settings: SetOption = None,
     examples: ExamplesOption = None,
     allow: Annotated[
@@ -167,7 +167,7 @@ def find_words(
 
 @app.command()
 def recipe(
-    name: Annotated[str, typer.Argument(help="'paper', 'quick', 'original-code' or a recipe file.")] = "paper",
+    name: Annotated[str, typer.Argument(help="'auto', 'paper', 'quick', 'original-code' or a recipe file.")] = "paper",
     settings: SetOption = None,
 ) -> None:
     """Print a recipe (the hyperparameters of the paper's appendix B) as a TOML file."""

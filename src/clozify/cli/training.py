@@ -55,7 +55,7 @@ def train(
         str | None,
         typer.Option(help="Paraphrases of the unlabelled rows, for uda and mixtext, matched by id or in their order."),
     ] = None,
-    recipe: RecipeOption = "paper",
+    recipe: RecipeOption = "auto",
     settings: SetOption = None,
     adapter: Annotated[
         str | None, typer.Option(help="'lora': train members as LoRA adapters of one model (needs the extra 'peft').")
@@ -177,7 +177,7 @@ def pretrain(
         list[str] | None, typer.Option(help="A column to read instead of the task's fields; repeatable.")
     ] = None,
     model: ModelOption = "builtin",
-    recipe: RecipeOption = "paper",
+    recipe: RecipeOption = "auto",
     settings: SetOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,

@@ -41,6 +41,11 @@ class Recipe(Section):
     """All settings of a run apart from the task, the data and the model."""
 
     name: str = "paper"
+    adapt: bool = Field(
+        False,
+        description="Choose steps, learning rates, rows and members for the device, the model and the data when a run "
+        "starts, as the recipe auto does.",
+    )
     seed: int = Field(42, ge=0, description="The first seed; repetition r uses seed + r.")
     repetitions: int = Field(3, ge=1, description="Models for each pair, and trainings of the final classifier.")
     max_seq_length: int = Field(
@@ -76,6 +81,12 @@ class Recipe(Section):
         ge=0,
         description="With several workers, a member's scoring of the unlabelled rows is split into shards of this many "
         "rows; 0: the worker that trained a member scores them all. Multiples of 16384 give bit-equal scores.",
+    )
+    max_pairs: int | None = Field(
+        None,
+        ge=1,
+        description="Train members for at most so many pairs, those with the highest accuracy on the labelled rows "
+        "before training; by default for all.",
     )
     unlabeled_rows: int | None = Field(
         None, ge=1, description="Unlabelled rows to label and to train on, at most; by default all."

@@ -75,7 +75,7 @@ def train(
     method: str = "pet",
     model: str | Path = "builtin",
     student: str | Path | None = None,
-    recipe: str | Path | Recipe = "paper",
+    recipe: str | Path | Recipe = "auto",
     settings: Sequence[str] | Mapping[str, Any] = (),
     column_mapping: Mapping[str, str] | None = None,
     augmented: RowSource | None = None,
@@ -100,7 +100,7 @@ def train(
     - `examples`: how many of the labelled rows to train on: the first of each label.
     - `method`: `pet`, `ipet`, `frozen`, `supervised`, `uda` or `mixtext`.
     - `model`: a folder, a name on the hub, or `builtin`; `student`: another model for the final classifier.
-    - `recipe`: `paper`, `quick`, `original-code`, a file or a `Recipe`; `settings`: changes to it, as
+    - `recipe`: `auto`, `paper`, `quick`, `original-code`, a file or a `Recipe`; `settings`: changes to it, as
       `{"distill.max_steps": 500}` or `["distill.max_steps=500"]`.
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `augmented`: paraphrases of the unlabelled rows, for UDA and MixText.

@@ -44,6 +44,16 @@ def count_generations(rows: int, settings: IPet) -> int:
     return generations
 
 
+def is_better(certainty: float, consensus: float, previous_certainty: float, previous_consensus: float) -> bool:
+    """Whether a generation is kept where the recipe keeps better ones only, judged by the unlabelled rows.
+
+    `certainty` is the ensemble's mean probability of the label that it predicts, `consensus` the mean fraction of rows
+    to which a member gives the ensemble's label. Errors that teachers pass on make the next members contradict
+    each other or less certain, so the sum of both must not fall.
+    """
+    return certainty + consensus >= previous_certainty + previous_consensus
+
+
 def first_counts(labels: int, settings: IPet) -> NDArray[np.int64]:
     """c_1(l) without labelled rows: 10 / |L|, and one more for the first labels where that is no integer.
 

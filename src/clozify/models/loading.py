@@ -100,6 +100,18 @@ def load_config(name: str | Path) -> Any:
         return transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
 
 
+def count_encoder_parameters(name: str | Path) -> int:
+    """About how many parameters a model's encoder has, embeddings left out, by its config: 12 h^2 a layer."""
+    import transformers
+
+    path = model_path(name)
+    _check_path(path)
+    with _loading(path, "config.json", "masked LM"):
+        local = Path(path).is_dir() or not libraries.hub_reachable()
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=local, trust_remote_code=False)
+        return int(12 * config.num_hidden_layers * config.hidden_size**2)
+
+
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of a classifier's folder."""
     return _load_tokenizer(str(folder), "classifier", {"local_files_only": True, "trust_remote_code": False})

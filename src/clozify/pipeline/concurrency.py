@@ -73,7 +73,7 @@ def fit_models_per_device(worker: Worker, executor: Executor) -> Concurrency:
         return Concurrency(1, f"at once: 1; the memory of the method '{plan.method}' is not measured")
     if plan.method == "frozen":
         return Concurrency(1, "at once: 1; the method 'frozen' trains no models")
-    models = plan.recipe.repetitions * (1 if plan.method == "supervised" else len(plan.task.pairs))
+    models = plan.recipe.repetitions * (1 if plan.method == "supervised" else plan.member_pairs)
     executor.start(worker, 1)
     executor.submit(Trial())
     ((_, result),) = executor.as_completed()

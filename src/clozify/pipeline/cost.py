@@ -88,7 +88,7 @@ def estimate(plan: Plan, context: RunContext) -> CostEstimate:
     classifier_steps = section.steps(len(training_rows)) if classifiers else 0
     member = time_member(plan, context) if members else MemberTiming(0.0, 0.0, 0)
     classifier = time_classifier(plan, context, training_rows) if classifiers else ClassifierTiming(0.0, 0)
-    kept_models = 1 if classifiers else len(plan.task.pairs) * plan.recipe.repetitions
+    kept_models = 1 if classifiers else plan.member_pairs * plan.recipe.repetitions
     weights = kept_models * (classifier.parameters if classifiers else member.parameters)
     scores = (rows_to_score + classifiers * _count(plan.test)) * len(plan.task.labels)
     return CostEstimate(
@@ -114,7 +114,7 @@ def generation_costs(plan: Plan) -> list[GenerationCost]:
     """
     if plan.method == "supervised":
         return []
-    members = len(plan.task.pairs) * plan.recipe.repetitions
+    members = plan.member_pairs * plan.recipe.repetitions
     settings = plan.recipe.member_settings(plan.with_lm)
     first = GenerationCost(members, settings.steps(len(plan.labeled)), members)
     if plan.method != "ipet":
@@ -122,6 +122,8 @@ def generation_costs(plan: Plan) -> list[GenerationCost]:
     assert plan.unlabeled is not None
     indices = generation_indices(plan)
     scoring = [len(members_to_score(choose_generation_teachers(plan, members, index))) for index in indices]
+    if plan.recipe.ipet.keep == "better":
+        scoring = [members] * len(indices)
     sizes = [len(plan.labeled)]
     label_counts = np.bincount(plan.labeled.labels, minlength=len(plan.task.labels)).astype(np.int64)
     for index in indices:

@@ -81,7 +81,7 @@ def find_words(
     unlabeled: RowSource | None = None,
     output: str | Path | None = None,
     model: str | Path | ClozeModel = "builtin",
-    recipe: str | Path | Recipe = "paper",
+    recipe: str | Path | Recipe = "auto",
     settings: Sequence[str] = (),
     examples: int | None = None,
     allowed_words: WordList | None = None,

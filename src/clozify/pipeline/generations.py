@@ -21,6 +21,7 @@ from clozify.methods.ipet import (
     choose_teachers,
     count_generations,
     counts_to_draw,
+    is_better,
     select_training_rows,
 )
 from clozify.pipeline.members import DrawnRows, evaluate_members, first_generation, train_members
@@ -51,12 +52,16 @@ def train_generations(
             "Without labelled rows, generations and distillation nothing is trained; ask for one of them."
         )
     run.context.log(f"iPET: {len(indices) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
-    specs = first_generation(plan, keep_weights and not indices)
+    may_be_last = not indices or plan.recipe.ipet.keep == "better"
+    specs = first_generation(plan, pair_weights, keep_weights and may_be_last)
     teachers = [choose_generation_teachers(plan, len(specs), index) for index in indices]  # before anything is trained
     scoring = [members_to_score(of_generation) for of_generation in teachers]
     scoring.append(set(range(len(specs))))  # the last generation's scores are the soft labels
+    keeps_better = plan.recipe.ipet.keep == "better"
+    if keeps_better:  # any generation may be the last
+        scoring = [set(range(len(specs))) for _ in scoring]
     if zero_shot:
-        members = untrained_members(run)
+        members = untrained_members(run, sorted({spec.pair for spec in specs}))
     else:
         first = [replace(spec, score_unlabeled=member in scoring[0]) for member, spec in enumerate(specs)]
         members = train_members(run, first, "generation 0")
@@ -69,13 +74,25 @@ def train_generations(
                 spec,
                 drawn=DrawnRows(selection.rows, selection.labels),
                 score_unlabeled=member in scoring[position + 1],
-                keep_weights=keep_weights and is_last,
+                keep_weights=keep_weights and (is_last or keeps_better),
             )
             for member, (spec, selection) in enumerate(zip(specs, selections, strict=True))
         ]
         previous, members = members, train_members(run, drawn, f"generation {index}")
         generations.append(_evaluate_generation(run, index, members, previous, pair_weights, selections))
+        if keeps_better and not _is_better(generations[-1], generations[-2]):
+            run.context.log(f"generation {index} is dropped: on the unlabelled rows it is less certain than the last")
+            generations[-1] = generations[-1].model_copy(update={"kept": False})
+            return previous, generations
     return members, generations
+
+
+def _is_better(generation: Generation, previous: Generation) -> bool:
+    if generation.certainty is None or previous.certainty is None:
+        return True
+    assert generation.consensus is not None
+    assert previous.consensus is not None
+    return is_better(generation.certainty, generation.consensus, previous.certainty, previous.consensus)
 
 
 def choose_generation_teachers(plan: Plan, members: int, index: int) -> Teachers:
@@ -133,9 +150,8 @@ def _evaluate_generation(
 ) -> Generation:
     """A generation's metrics: its training rows, its certainty, its agreement with the previous one, its accuracy."""
     plan, labels = run.plan, run.plan.task.labels
-    certainty, agreement = _compare(
-        _ensemble(members, pair_weights), None if previous is None else _ensemble(previous, pair_weights)
-    )
+    ensemble = _ensemble(members, pair_weights)
+    certainty, agreement = _compare(ensemble, None if previous is None else _ensemble(previous, pair_weights))
     generation = Generation(
         generation=index,
         members=len(members),
@@ -143,6 +159,7 @@ def _evaluate_generation(
         jobs=[member.job for member in members],
         certainty=certainty,
         agreement=agreement,
+        consensus=_consensus(ensemble),
     )
     if selections is not None:
         drawn = np.mean([np.bincount(s.labels, minlength=len(labels)) for s in selections], axis=0)
@@ -175,6 +192,18 @@ def _ensemble(members: Sequence[Member], pair_weights: Sequence[float]) -> Ensem
     if not scored:
         return None
     return Ensemble([member.unlabeled_scores() for member in scored], [pair_weights[member.pair] for member in scored])
+
+
+def _consensus(ensemble: Ensemble | None) -> float | None:
+    """The mean over the members of the fraction of rows to which they give the ensemble's label."""
+    if ensemble is None:
+        return None
+    agreeing = 0.0
+    for start, scores in ensemble.chunks(CHUNK_SIZE):
+        predicted = scores.argmax(axis=1)
+        stop = start + len(scores)
+        agreeing += float(np.mean([(of[start:stop].argmax(axis=1) == predicted).sum() for of in ensemble.scores]))
+    return agreeing / len(ensemble)
 
 
 def _compare(ensemble: Ensemble | None, previous: Ensemble | None) -> tuple[float | None, float | None]:

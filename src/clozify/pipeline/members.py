@@ -62,12 +62,14 @@ class MemberSpec:
     keep_weights: bool = False
 
 
-def first_generation(plan: Plan, keep_weights: bool = False) -> list[MemberSpec]:
+def first_generation(plan: Plan, pair_weights: Sequence[float], keep_weights: bool = False) -> list[MemberSpec]:
     """Every pair with every seed, trained on T alone: the members of PET, and of iPET's M^0."""
+    best = np.argsort([-weight for weight in pair_weights], kind="stable")[: plan.recipe.max_pairs]
     return [
         MemberSpec(pair, seed, keep_weights=keep_weights)
         for pair, seeds in enumerate(plan.seeds(len(plan.task.pairs)))
         for seed in seeds
+        if pair in best
     ]
 
 
@@ -230,7 +232,7 @@ def evaluate_members(plan: Plan, members: Sequence[Member]) -> MembersMetrics:
         pair = plan.task.pairs[member.pair].name
         each.append(MemberMetrics(pair=pair, seed=member.seed, job=member.job, **evaluation.model_dump()))
     pairs = {}
-    for pair in (pair.name for pair in plan.task.pairs):
+    for pair in dict.fromkeys(member.pair for member in each):
         seeds = [member for member in each if member.pair == pair]
         pairs[pair] = BasicMetrics(
             accuracy=float(np.mean([member.accuracy for member in seeds])),

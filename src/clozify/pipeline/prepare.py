@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from clozify.config.auto import Conditions, explain, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.rows import Rows, few_shot
 from clozify.errors import DataError, quoted
 from clozify.models.cpu_precision import choose_precision
+from clozify.models.loading import count_encoder_parameters
 from clozify.models.lora import check_adapter
 from clozify.pipeline.augmentation import read_paraphrases
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
@@ -39,7 +41,7 @@ class TrainInputs:
     method: str = "pet"
     model: str | Path = "builtin"
     student: str | Path | None = None
-    recipe: str | Path | Recipe = "paper"
+    recipe: str | Path | Recipe = "auto"
     settings: Sequence[str] | Mapping[str, Any] = ()
     column_mapping: Mapping[str, str] | None = None
     augmented: RowSource | None = None
@@ -69,10 +71,13 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         _warn_of_shared_rows(one, named_rows[one], other, named_rows[other], warnings)
     if unlabeled is not None and not (inputs.allow_overlap or recipe.overlap):
         unlabeled = _remove_overlap(unlabeled, [rows for rows in (labeled, test, dev) if rows is not None], warnings)
-    if inputs.method == "frozen" and unlabeled is not None:
-        unlabeled = _sample(unlabeled, recipe.frozen.unlabeled_rows, warnings)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    choice = ""
+    if recipe.adapt:
+        recipe, choice = _fit(recipe, inputs, device, task, len(labeled), 0 if unlabeled is None else len(unlabeled))
+    if inputs.method in ENSEMBLE_METHODS and unlabeled is not None:
+        unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
     if inputs.method in ENSEMBLE_METHODS:
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         recipe = choose_precision(recipe, inputs.model, device, warnings)
     if recipe.adapter.method != "none" and inputs.method not in ("pet", "ipet"):
         warnings.append(f"The method '{inputs.method}' has no members to train, so the adapter is not used.")
@@ -94,7 +99,16 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         if inputs.augmented is None
         else read_paraphrases(inputs.augmented, task, inputs.column_mapping),
         warnings=tuple(warnings),
+        choice=choice,
     )
+
+
+def _fit(recipe: Recipe, inputs: TrainInputs, device: str, task: Task, *rows: int) -> tuple[Recipe, str]:
+    """The recipe for these conditions, the user's own settings last, and what was chosen."""
+    size = count_encoder_parameters(inputs.model)
+    conditions = Conditions(device, size, len(task.labels), *rows, method=inputs.method)
+    fitted = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
+    return fitted, explain(fitted, conditions, len(task.pairs))
 
 
 def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:
@@ -160,9 +174,11 @@ def _remove_overlap(unlabeled: Rows, others: Sequence[Rows], warnings: list[str]
     return remaining
 
 
-def _sample(unlabeled: Rows, count: int, warnings: list[str]) -> Rows:
-    """So many of the unlabelled rows: those with the lowest hashes, so that the choice changes little with the rows."""
-    if len(unlabeled) <= count:
+def _sample(unlabeled: Rows, recipe: Recipe, method: str, warnings: list[str]) -> Rows:
+    """The rows with the lowest hashes, as many as the recipe asks for: the choice changes little with the rows."""
+    setting = "frozen.unlabeled_rows" if method == "frozen" else "unlabeled_rows"
+    count = recipe.frozen.unlabeled_rows if method == "frozen" else recipe.unlabeled_rows
+    if count is None or len(unlabeled) <= count:
         return unlabeled
-    warnings.append(f"{count:,} of {len(unlabeled):,} unlabelled rows are used; frozen.unlabeled_rows sets the number.")
+    warnings.append(f"{count:,} of {len(unlabeled):,} unlabelled rows are used; {setting} sets the number.")
     return unlabeled.select(np.sort(np.argsort(unlabeled.fingerprints(), kind="stable")[:count]))

@@ -70,7 +70,7 @@ def pretrain(
     task: TaskSource | None = None,
     fields: Sequence[str] = (),
     model: str | Path = "builtin",
-    recipe: str | Path | Recipe = "paper",
+    recipe: str | Path | Recipe = "auto",
     settings: Sequence[str] = (),
     save_every: int = SAVE_EVERY,
     log: Callable[[str], None] = lambda line: None,

@@ -13,6 +13,7 @@ from typing import Any
 
 from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
+from clozify.pipeline.auto import announce
 from clozify.pipeline.concurrency import fit_models_per_device
 from clozify.pipeline.final_classifier import Distillation, SupervisedTraining, train_classifier
 from clozify.pipeline.frozen import fit_members
@@ -81,6 +82,7 @@ def _train(run: Run, description: dict[str, Any]) -> Metrics:
     context.tracking.start(folder.path.name, {"task": plan.task.name, "model": plan.model, **plan.recipe.model_dump()})
     for warning in plan.warnings:
         context.log(f"note: {warning}")
+    announce(run)
     if plan.method in ENSEMBLE_METHODS:
         results = _train_pet(run)
     else:
@@ -134,7 +136,7 @@ def _train_pet(run: Run) -> dict[str, Any]:
     if plan.method == "ipet":
         members, results["generations"] = train_generations(run, weights_of_pairs, keep_weights)
     elif plan.method == "pet":
-        members = train_members(run, first_generation(plan, keep_weights))
+        members = train_members(run, first_generation(plan, weights_of_pairs, keep_weights))
     weights = [weights_of_pairs[member.pair] for member in members]
     write_ensemble(run, members, weights)
     if plan.test is not None:
@@ -161,4 +163,4 @@ def _expected_jobs(plan: Plan, results: Path) -> int:
         return 0
     if plan.method == "frozen":
         return len(plan.task.patterns)
-    return plan.recipe.repetitions * (len(plan.task.pairs) if plan.method in ("pet", "ipet") else 1)
+    return plan.recipe.repetitions * (plan.member_pairs if plan.method in ("pet", "ipet") else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,17 +86,18 @@ def pair_weights(run: Run, untrained: UntrainedRecord) -> list[float]:
     return weights
 
 
-def untrained_members(run: Run) -> list[Member]:
-    """The pairs as members, M^0 of zero-shot iPET: every pair scores the unlabelled rows once, for all seeds.
+def untrained_members(run: Run, pairs: Sequence[int]) -> list[Member]:
+    """Pairs as members, M^0 of zero-shot iPET: each scores the unlabelled rows once, for all seeds.
 
     With `ipet.calibrate` their scores are calibrated on the unlabelled rows.
     """
     plan, folder = run.plan, run.folder
     inputs = scores_inputs(run) | ({"calibrate": True} if plan.recipe.ipet.calibrate else {})
-    scored, jobs = [], []
-    for index, pair in enumerate(plan.task.pairs):
+    scored, jobs = dict[int, Path](), []
+    for index in pairs:
+        pair = plan.task.pairs[index]
         key = job_key("untrained on D", pattern=pair.pattern.text, words=pair.verbalizer.words, **inputs)
-        scored.append(folder.job_path("untrained", key))
+        scored[index] = folder.job_path("untrained", key)
         name = f"untrained {index + 1}/{len(plan.task.pairs)}  {pair.name}"
         if folder.has_job("untrained", key, run.context.log):
             run.context.log(f"{name}  already done")
@@ -103,7 +105,7 @@ def untrained_members(run: Run) -> list[Member]:
             jobs.append(UntrainedJob(name, key, index))
     run.run_jobs(jobs, "the untrained pairs")
     seeds = plan.seeds(len(plan.task.pairs))
-    return [Member(pair, seed, path, scored_unlabeled=True) for pair, path in enumerate(scored) for seed in seeds[pair]]
+    return [Member(pair, seed, path, scored_unlabeled=True) for pair, path in scored.items() for seed in seeds[pair]]
 
 
 def scores_inputs(run: Run) -> dict[str, object]:

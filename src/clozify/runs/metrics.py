@@ -78,6 +78,8 @@ class Generation(Record):
     certainty_of_drawn: float | None = None
     topped_up: int | None = None
     agreement: float | None = None  # share of unlabelled rows with the previous generation's label
+    consensus: float | None = None  # share of unlabelled rows to which a member gives the ensemble's label, the mean
+    kept: bool = True  # False: worse than the one before, which is the result
     accuracy: float | None = None
     macro_f1: float | None = None
     min: float | None = None

@@ -33,6 +33,7 @@ class Plan:
     dev: Rows | None = None
     paraphrases: Rows | None = None  # of the unlabelled rows, for UDA and MixText
     warnings: tuple[str, ...] = ()
+    choice: str = ""  # what the recipe auto chose
 
     def seeds(self, trainings: int = 1) -> list[list[int]]:
         """For each training its seeds, one per repetition."""
@@ -41,6 +42,11 @@ class Plan:
             drawn = np.random.SeedSequence(self.recipe.seed).generate_state(trainings * repetitions)
             return drawn.reshape(trainings, repetitions).tolist()
         return [[self.recipe.seed + repetition for repetition in range(repetitions)]] * trainings
+
+    @property
+    def member_pairs(self) -> int:
+        """The number of pairs that members are trained for."""
+        return min(len(self.task.pairs), self.recipe.max_pairs or len(self.task.pairs))
 
     @property
     def with_lm(self) -> bool:

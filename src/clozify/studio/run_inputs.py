@@ -26,7 +26,7 @@ class RunSettings:
     """What the user chooses for a run."""
 
     method: str = "pet"
-    recipe: str = "quick"
+    recipe: str = "auto"
     unlabeled: int = 600  # the largest number of unlabelled rows to use; 0: none
     examples: int = 0  # the number of labelled rows to use; 0: all
     unlabeled_file: str = ""  # the file with the unlabelled rows; else those of the loaded file are used

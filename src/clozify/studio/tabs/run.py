@@ -17,7 +17,7 @@ from clozify.studio.runs import StudioRun
 from clozify.studio.tabs.widgets import shared_input
 
 METHODS = {"pet": "PET", "ipet": "iPET", "supervised": "supervised training, as a baseline"}
-RECIPES = {"quick": "quick: minutes on a laptop", "paper": "paper: needs a GPU", "original-code": "original-code"}
+RECIPES = {"auto": "auto: chosen for this machine", "paper": "paper: needs a GPU", "original-code": "original-code"}
 REFRESH_SECONDS = 1.0
 
 

@@ -1,0 +1,124 @@
+"""The recipe `auto`: settings that suit the device, the size of the model, and the numbers of labels and rows.
+
+The rules were chosen on rows kept out of the training sets of AG's News, Yelp, Yahoo, MNLI, Emotion, HWU64 and the
+sample data with clozify-small (benchmarks/RESULTS.md); none looks at test rows or at a clock, so the same inputs give
+the same recipe on every machine of a kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from clozify.config.recipe import Recipe
+
+# encoder parameters below which a learning rate holds for the training of a whole encoder
+LEARNING_RATES = ((20e6, 1e-4), (60e6, 3e-5), (150e6, 2e-5), (float("inf"), 1e-5))
+FROZEN_ON_CPU = 0.5  # of the layers: their states are computed once
+HEAD_LEARNING_RATE = 1e-3
+PASSES = 10  # over the labelled rows
+MANY_ROWS = 150  # labelled rows from which upper layers take a higher learning rate
+FEWEST_TO_DISTILL = 100  # unlabelled rows
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the recipe is chosen by."""
+
+    device: str  # "cpu" or "cuda"
+    encoder_parameters: int  # without embeddings
+    labels: int
+    labeled: int  # rows
+    unlabeled: int  # rows
+    method: str
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak learning rate of a whole encoder."""
+        return next(rate for limit, rate in LEARNING_RATES if self.encoder_parameters < limit)
+
+    def steps(self, fewest: int, most: int, rows_per_step: int) -> int:
+        """Steps for `PASSES` passes over the labelled rows, within limits."""
+        return min(most, max(fewest, ceil(PASSES * self.labeled / rows_per_step)))
+
+
+def fit_recipe(recipe: Recipe, conditions: Conditions) -> Recipe:
+    """The recipe with the settings that depend on the conditions."""
+    fitted = _fit_cpu(recipe, conditions) if conditions.device == "cpu" else _fit_gpu(recipe, conditions)
+    if conditions.labeled == 0:
+        fitted = fitted.model_copy(update={"ipet": fitted.ipet.model_copy(update={"generations": 3})})
+    return fitted.model_copy(update={"distillation": conditions.unlabeled >= FEWEST_TO_DISTILL})
+
+
+def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
+    """Minutes on a CPU: few members, the upper half of the layers, and no more unlabelled rows than are read."""
+    rate, frozen = conditions.learning_rate, FROZEN_ON_CPU
+    if recipe.adapter.method != "none":
+        frozen = 0.0  # adapters are small already
+    steps = conditions.steps(40, 400, recipe.finetune_without_lm.rows_per_step)
+    distill_steps = min(400, max(100, 60 + 8 * conditions.labels))
+    member = {
+        "max_steps": steps,
+        "warmup_steps": steps // 10,
+        "learning_rate": rate * (2 if conditions.labeled < MANY_ROWS else 3),
+        "frozen_layers": frozen,
+    }
+    student = {"learning_rate": 3 * rate, "head_learning_rate": HEAD_LEARNING_RATE, "frozen_layers": FROZEN_ON_CPU}
+    supervised_steps = max(100, steps)
+    return recipe.model_copy(
+        update={
+            "max_pairs": 4,
+            "unlabeled_rows": max(300, 2 * distill_steps) * (2 if conditions.method == "ipet" else 1),
+            "finetune_without_lm": recipe.finetune_without_lm.model_copy(update=member),
+            "distill": recipe.distill.model_copy(
+                update={**student, "max_steps": distill_steps, "warmup_steps": distill_steps // 10}
+            ),
+            "supervised": recipe.supervised.model_copy(
+                update={**student, "max_steps": supervised_steps, "warmup_steps": supervised_steps // 10}
+            ),
+        }
+    )
+
+
+def _fit_gpu(recipe: Recipe, conditions: Conditions) -> Recipe:
+    """On a GPU, where the paper's members and longer rows are affordable: whole encoders, more steps."""
+    rate = conditions.learning_rate
+    steps = conditions.steps(100, 1000, recipe.finetune_without_lm.rows_per_step)
+    supervised_steps = conditions.steps(200, 1000, recipe.supervised.rows_per_step)
+    student = {"learning_rate": rate, "head_learning_rate": HEAD_LEARNING_RATE}
+    return recipe.model_copy(
+        update={
+            "repetitions": 3,
+            "max_seq_length": 256,
+            "unlabeled_rows": 20_000,
+            "finetune_without_lm": recipe.finetune_without_lm.model_copy(
+                update={"max_steps": steps, "warmup_steps": steps // 10, "learning_rate": rate}
+            ),
+            "distill": recipe.distill.model_copy(update={**student, "max_steps": 1000, "warmup_steps": 100}),
+            "supervised": recipe.supervised.model_copy(
+                update={**student, "max_steps": supervised_steps, "warmup_steps": supervised_steps // 10}
+            ),
+            "ipet": recipe.ipet.model_copy(update={"enough": 1000}),
+        }
+    )
+
+
+def explain(recipe: Recipe, conditions: Conditions, pairs: int) -> str:
+    """One line: what was chosen, and for which conditions."""
+    device = "a CPU" if conditions.device == "cpu" else "a GPU"
+    reason = f"{device}, {conditions.encoder_parameters / 1e6:.0f} M encoder parameters, {conditions.labels} labels"
+    if conditions.method == "supervised":
+        section = recipe.supervised
+        return f"recipe auto ({reason}): {section.max_steps} steps at {section.learning_rate:.0e}"
+    member = recipe.member_settings(recipe.language_modeling)
+    layers = f", the upper {1 - member.frozen_layers:.0%} of the layers" if member.frozen_layers else ""
+    rows = min(conditions.unlabeled, recipe.unlabeled_rows or conditions.unlabeled)
+    parts = [
+        f"{min(pairs, recipe.max_pairs or pairs) * recipe.repetitions} members",
+        f"{member.max_steps} steps at {member.learning_rate:.0e}{layers}",
+        f"{recipe.max_seq_length} tokens",
+    ]
+    if conditions.unlabeled:
+        parts.append(f"{rows:,} of {conditions.unlabeled:,} unlabelled rows")
+    parts.append(f"a classifier of {recipe.distill.max_steps} steps" if recipe.distillation else "no classifier")
+    return f"recipe auto ({reason}, {conditions.labeled} labelled rows): {', '.join(parts)}"

@@ -49,6 +49,7 @@ def run(files, tiny_folder):
             "unlabeled": files / "unlabeled.csv",
             "test": files / "test.csv",
             "model": str(tiny_folder("bert")),
+            "recipe": "paper",
             "settings": SETTINGS,
             "replace": True,
         }
@@ -60,6 +61,8 @@ def run(files, tiny_folder):
 @pytest.fixture
 def worker(files, tiny_folder):
     """The state of a run that has not begun."""
-    plan = prepare(TrainInputs(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert"))), "cpu")
+    plan = prepare(
+        TrainInputs(files / "task.toml", files / "labeled.csv", model=str(tiny_folder("bert")), recipe="paper"), "cpu"
+    )
     with RunFolder(files / "run") as folder:
         yield Worker(plan, folder, RunContext("cpu"))

@@ -63,6 +63,15 @@ def test_calibrated_untrained_pairs_are_kept_apart_from_raw_ones(run, files):
     assert_metrics_are_those_of_the_scores(files / "run", files / "test.csv")
 
 
+def test_a_worse_generation_is_dropped_and_the_one_before_is_the_result(run, monkeypatch):
+    monkeypatch.setattr("clozify.pipeline.generations.is_better", lambda *_: False)
+    metrics = run(method="ipet", settings=[*IPET, "ipet.keep=better"])
+    first, dropped = metrics["generations"]
+    assert (first["kept"], dropped["kept"]) == (True, False)
+    assert metrics["members"]["accuracy"] == first["accuracy"]
+    assert [member["job"] for member in metrics["members"]["each"]] == first["jobs"]
+
+
 def test_enough_labelled_rows_make_ipet_pet(run):
     lines = []
     metrics = run(method="ipet", settings=[*SETTINGS, "ipet.enough=10"], log=lines.append)

@@ -55,8 +55,8 @@ def with_module(root: nn.Module, name: str, module: nn.Module) -> nn.Module:
 
 def frozen_parameters(encoder: Any, frozen: int) -> list[nn.Parameter]:
     """The parameters of the embeddings, of the first `frozen` layers, and those that all layers share."""
-    found = layer_list(encoder)
-    trained = [] if found is None else [p for layer in found[1][frozen:] for p in layer.parameters()]
+    layers_by_name = layer_list(encoder)
+    trained = [] if layers_by_name is None else [p for layer in layers_by_name[1][frozen:] for p in layer.parameters()]
     pooler = getattr(encoder, "pooler", None)
     trained += [] if pooler is None else list(pooler.parameters())
     kept = {id(parameter) for parameter in trained}
@@ -93,10 +93,10 @@ class SplitEncoder:
 
 def split_encoder(encoder: Any, frozen: int, sample_ids: Tensor) -> SplitEncoder | None:
     """The encoder in two parts, the lower one with `frozen` layers; None if the parts give other states."""
-    found = layer_list(encoder)
-    if found is None or not hasattr(encoder, "embeddings"):
+    layers_by_name = layer_list(encoder)
+    if layers_by_name is None or not hasattr(encoder, "embeddings"):
         return None
-    name, layers = found
+    name, layers = layers_by_name
     embeddings = PrecomputedEmbeddings()
     lower = with_module(encoder, name, layers[:frozen])
     upper = with_module(with_module(encoder, name, layers[frozen:]), "embeddings", embeddings)

@@ -74,7 +74,16 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     choice = ""
     if recipe.adapt:
-        recipe, choice = _fit(recipe, inputs, device, task, len(labeled), 0 if unlabeled is None else len(unlabeled))
+        conditions = Conditions(
+            device=device,
+            encoder_parameters=count_encoder_parameters(inputs.model),
+            labels=len(task.labels),
+            labeled=len(labeled),
+            unlabeled=0 if unlabeled is None else len(unlabeled),
+            method=inputs.method,
+        )
+        recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)  # what the user sets, comes last
+        choice = explain(recipe, conditions, len(task.pairs))
     if inputs.method in ENSEMBLE_METHODS and unlabeled is not None:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
     if inputs.method in ENSEMBLE_METHODS:
@@ -101,14 +110,6 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         warnings=tuple(warnings),
         choice=choice,
     )
-
-
-def _fit(recipe: Recipe, inputs: TrainInputs, device: str, task: Task, *rows: int) -> tuple[Recipe, str]:
-    """The recipe for these conditions, the user's own settings last, and what was chosen."""
-    size = count_encoder_parameters(inputs.model)
-    conditions = Conditions(device, size, len(task.labels), *rows, method=inputs.method)
-    fitted = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
-    return fitted, explain(fitted, conditions, len(task.pairs))
 
 
 def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:

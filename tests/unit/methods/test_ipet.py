@@ -15,6 +15,7 @@ from clozify.methods.ipet import (
     counts_to_draw,
     draw_keys,
     first_counts,
+    is_better,
     select_rows,
     select_training_rows,
 )
@@ -211,3 +212,9 @@ def test_an_ensemble_asked_for_some_rows_gives_what_it_gives_for_all():
     whole = ensemble[:]
     assert np.array_equal(np.concatenate([part for _, part in ensemble.chunks(7)]), whole)
     assert np.array_equal(ensemble[np.array([9, 3])], whole[[9, 3]])
+
+
+def test_a_generation_is_better_unless_certainty_and_consensus_fall_together():
+    assert is_better(0.9, 0.8, 0.85, 0.8)
+    assert is_better(0.86, 0.85, 0.9, 0.8)
+    assert not is_better(0.8, 0.85, 0.9, 0.8)

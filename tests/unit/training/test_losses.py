@@ -8,8 +8,8 @@ from clozify.config.recipe import Training
 from clozify.methods.distill import soft_labels
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.masking import mask_tokens
-from clozify.training.loop import cycle_batches
-from clozify.training.losses import cross_entropy, distillation_loss, joint_loss, masked_lm_loss
+from clozify.training.loop import balanced_batches, cycle_batches
+from clozify.training.losses import contrastive_loss, cross_entropy, distillation_loss, joint_loss, masked_lm_loss
 
 
 def log_softmax(row):
@@ -120,3 +120,32 @@ def test_the_authors_targets_include_padding_and_the_cloze_slot(batch):
     result = [mask_tokens(rows, tokenizer, rng, 0.15, "all")[1] for _ in range(30)]
     assert any((rows.attention_mask[t.rows, t.positions] == 0).any() for t in result)
     assert any((t.positions == rows.mask_positions[t.rows]).any() for t in result)
+
+
+def test_the_contrastive_loss_equals_its_formula_row_by_row():
+    states = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    labels = [0, 1, 0, 0, 2]  # rows 1 and 4 have no other of their label
+    z = [row / row.norm() for row in states]
+    expected = []
+    for i in (0, 2, 3):
+        others = [a for a in range(5) if a != i]
+        log_p = dict(zip(others, log_softmax([float(z[i] @ z[a]) / 0.1 for a in others]), strict=True))
+        same = [a for a in others if labels[a] == labels[i]]
+        expected.append(-sum(log_p[a] for a in same) / len(same))
+    assert contrastive_loss(states, torch.tensor(labels)).item() == pytest.approx(sum(expected) / 3, abs=1e-5)
+
+
+def test_rows_without_another_of_their_label_have_no_contrastive_loss():
+    states = torch.randn(3, 4, requires_grad=True)
+    loss = contrastive_loss(states, torch.tensor([0, 1, 2]))
+    loss.backward()
+    assert loss.item() == 0
+    assert torch.isfinite(states.grad).all()
+
+
+def test_balanced_batches_hold_every_label_equally_often():
+    labels = np.array([0] * 20 + [1] * 2 + [3] * 5)
+    batches = balanced_batches(labels, 6, np.random.default_rng(0))
+    rows = np.concatenate([next(batches) for _ in range(20)])
+    assert np.bincount(labels[rows]).tolist() == [40, 40, 0, 40]
+    assert set(rows) == set(range(27))

@@ -1,0 +1,67 @@
+"""The recipe auto follows the device, the size of the model, and the numbers of labels and rows."""
+
+import pytest
+
+from clozify.config.auto import Conditions, explain, fit_recipe
+from clozify.config.recipe import load_recipe
+from clozify.pipeline.prepare import TrainInputs, prepare
+
+AUTO = load_recipe("auto")
+TASK = {"fields": ["text"], "labels": {"a": "bad", "b": "good"}, "patterns": ["It was {mask}. {text}"]}
+
+
+def conditions(**changes):
+    values = {"device": "cpu", "encoder_parameters": 42_000_000, "labels": 4, "labeled": 50, "unlabeled": 5000}
+    return Conditions(**(values | {"method": "pet"} | changes))
+
+
+def test_steps_follow_the_labelled_rows():
+    """77 intents with 8 rows each need more than half a pass."""
+    steps = [fit_recipe(AUTO, conditions(labeled=n)).finetune_without_lm.max_steps for n in (10, 50, 200, 616)]
+    assert steps[0] == steps[1] < steps[2] < steps[3]
+    assert steps[3] * AUTO.finetune_without_lm.rows_per_step >= 9 * 616
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_smaller_models_take_higher_learning_rates(device):
+    rates = [
+        fit_recipe(AUTO, conditions(device=device, encoder_parameters=n)).finetune_without_lm.learning_rate
+        for n in (10_000_000, 42_000_000, 85_000_000, 300_000_000)
+    ]
+    assert rates == sorted(rates, reverse=True)
+    assert len(set(rates)) == 4
+
+
+def test_a_cpu_gets_less_work_than_a_gpu():
+    cpu, gpu = fit_recipe(AUTO, conditions()), fit_recipe(AUTO, conditions(device="cuda"))
+    assert cpu.max_pairs is not None
+    assert gpu.max_pairs is None
+    assert cpu.unlabeled_rows < gpu.unlabeled_rows
+    assert cpu.distill.max_steps < gpu.distill.max_steps
+    assert cpu.max_seq_length < gpu.max_seq_length
+
+
+def test_many_labels_are_distilled_longer_and_few_rows_not_at_all():
+    assert fit_recipe(AUTO, conditions(labels=77)).distill.max_steps > fit_recipe(AUTO, conditions()).distill.max_steps
+    assert not fit_recipe(AUTO, conditions(unlabeled=20)).distillation
+
+
+def test_a_run_fits_the_recipe_and_the_user_s_settings_come_last():
+    labeled = [("one", "a"), ("two", "b")]
+    settings = {"finetune_without_lm.max_steps": 7}
+    plan = prepare(
+        TrainInputs(TASK, labeled, [f"text {n}" for n in range(500)], model="builtin:mini", settings=settings), "cpu"
+    )
+    assert plan.recipe.finetune_without_lm.max_steps == 7
+    assert plan.recipe.finetune_without_lm.frozen_layers > 0
+    assert len(plan.unlabeled) == plan.recipe.unlabeled_rows < 500
+    assert plan.choice.startswith(
+        "recipe auto (a CPU, 11 M encoder parameters, 2 labels, 2 labelled rows): 1 members, 7 steps"
+    )
+    assert prepare(TrainInputs(TASK, labeled, recipe="paper"), "cpu").choice == ""
+
+
+def test_the_choice_is_one_line():
+    for method in ("pet", "ipet", "supervised"):
+        of = conditions(method=method)
+        assert "\n" not in explain(fit_recipe(AUTO, of), of, 6)

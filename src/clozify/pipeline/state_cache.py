@@ -45,8 +45,9 @@ class StateCache:
             pattern=prompt.template.pattern.text,
             **GpuOptions.from_recipe(plan.recipe).numerics(worker.context.device),
         )
-        for path in sorted((worker.folder.path / KIND).glob(f"{self.key}-*")):
-            if worker.folder.has_job(KIND, path.name, worker.context.log):
+        for name in worker.folder.job_keys(KIND, f"{self.key}-"):
+            if worker.folder.has_job(KIND, name, worker.context.log):
+                path = worker.folder.job_path(KIND, name)
                 self._add(open_npy(path / "rows.npy"), open_npy(path / "states.npy"))
 
     def fill(self) -> int:

@@ -95,6 +95,10 @@ class RunFolder:
         """The folder of a job's results, which exists once the job is finished."""
         return self.path / kind / key
 
+    def job_keys(self, kind: str, prefix: str) -> list[str]:
+        """The keys of jobs of a kind that begin with a prefix, sorted."""
+        return sorted(path.name for path in (self.path / kind).glob(f"{prefix}*"))
+
     def has_job(self, kind: str, key: str, log: Callable[[str], None] = lambda message: None) -> bool:
         """Whether a job is finished and its files are as they were written; damaged ones are removed, and logged."""
         path = self.job_path(kind, key)

@@ -79,6 +79,11 @@ class StoredRunFolder(RunFolder):
             self.store.download_folder(f"{kind}/{key}", path, skip_prefix=self.skipped_files(kind))
         return path
 
+    def job_keys(self, kind: str, prefix: str) -> list[str]:
+        """The keys of jobs of a kind in the store that begin with a prefix, sorted."""
+        folders = {name.split("/")[1] for name in self.store.names() if name.startswith(f"{kind}/{prefix}")}
+        return sorted(folders)
+
     def skipped_files(self, kind: str) -> str | None:
         """A member's weights are not downloaded."""
         return "model/" if kind == "members" else None

@@ -7,7 +7,11 @@ import pandas as pd
 import pytest
 
 import clozify
+from clozify.errors import DataError
 from clozify.methods import frozen
+from clozify.pipeline.cost import estimate
+from clozify.pipeline.prepare import TrainInputs, prepare
+from clozify.runs.context import RunContext
 from clozify.runs.metrics import Metrics
 
 
@@ -97,3 +101,15 @@ def test_the_estimator_takes_it(files, tiny_folder):
     estimator = clozify.PetClassifier(files / "task.toml", model=str(tiny_folder("bert")), method="frozen")
     estimator.fit(rows["text"].tolist(), rows["label"])
     assert estimator.predict(rows["text"].tolist()).tolist() == rows["label"].tolist()
+
+
+def test_its_plan_counts_rows_and_no_steps(files, tiny_folder):
+    data = {"unlabeled": files / "unlabeled.csv", "model": str(tiny_folder("bert")), "settings": ["max_seq_length=40"]}
+    plan = prepare(TrainInputs(files / "task.toml", files / "labeled.csv", method="frozen", **data), "cpu")
+    cost = estimate(plan, RunContext("cpu"))
+    assert (cost.members, cost.steps_a_member, cost.rows_to_score_a_member, cost.classifiers) == (2, 0, 60, 0)
+
+
+def test_without_any_rows_it_says_what_is_missing(files):
+    with pytest.raises(DataError, match="'frozen' needs unlabelled rows"):
+        prepare(TrainInputs(files / "task.toml", method="frozen"), "cpu")

@@ -37,7 +37,7 @@ def parts(width):
     return slice(None, width), slice(width, None)
 
 
-@pytest.mark.parametrize("rows", [3, 30])
+@pytest.mark.parametrize("rows", [3, 12])
 def test_the_fit_minimises_the_documented_loss(rows):
     rng = np.random.default_rng(0)
     width, size, labels, penalty = 3, 5, 4, 0.3
@@ -75,7 +75,7 @@ def test_the_penalty_is_low_where_rows_of_a_label_are_alike_and_high_where_words
     assert choose_penalty(noise[::4], labels[::4], knowing[::4]) == DEFAULT_PENALTY  # one row a label
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "albert", "electra", "deberta-v2", "modernbert"])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "albert"])
 def test_transformed_states_times_the_words_vectors_are_the_label_scores(architecture, tiny, rows):
     model = tiny(architecture)
     for prompt in compile_task(model, rows.task).patterns:

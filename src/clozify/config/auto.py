@@ -110,6 +110,12 @@ def explain(recipe: Recipe, conditions: Conditions, pairs: int) -> str:
     if conditions.method == "supervised":
         section = recipe.supervised
         return f"recipe auto ({reason}): {section.max_steps} steps at {section.learning_rate:.0e}"
+    if conditions.method == "frozen":
+        rows = min(conditions.unlabeled, recipe.frozen.unlabeled_rows)
+        return (
+            f"recipe auto ({reason}, {conditions.labeled} labelled rows): label vectors of {pairs} pairs, "
+            f"{recipe.max_seq_length} tokens, {rows:,} of {conditions.unlabeled:,} unlabelled rows"
+        )
     member = recipe.member_settings(recipe.language_modeling)
     layers = f", the upper {1 - member.frozen_layers:.0%} of the layers" if member.frozen_layers else ""
     rows = min(conditions.unlabeled, recipe.unlabeled_rows or conditions.unlabeled)

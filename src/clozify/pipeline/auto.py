@@ -30,6 +30,8 @@ def announce(run: Run) -> None:
     alternative = "" if run.context.device == "cpu" else "; --recipe paper is the paper's appendix B"
     if run.context.device == "cpu":
         alternative = "; --recipe paper is the paper's appendix B and takes hours on a CPU"
+    if plan.method == "frozen":
+        alternative = "; seconds where an earlier run in the folder has kept the states"
     minutes = max(1, round(seconds / 60))
     log(f"about {minutes:,} minute{'s' if minutes > 1 else ''} on this machine{alternative}")
 

@@ -84,7 +84,10 @@ class Classifier(Encoder):
         """Raw scores of the labels: (batch, labels); with `one_pass`, all rows run in one forward pass."""
         grouped = self.device.type == "cpu" and not one_pass
         groups, logits = [], []
-        for group, output in self.forward_passes(self.model, batch, batch.attention_mask.sum(axis=1), grouped):
+        lengths, read = batch.attention_mask.sum(axis=1), None
+        if self.reads_one_position and self._reads_first_state:
+            read = np.zeros(len(batch.rows), dtype=np.int64)
+        for group, output in self.forward_passes(self.model, batch, lengths, grouped, read):
             groups.append(group)
             logits.append(output.logits)
         order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self.device)
@@ -121,6 +124,22 @@ class Classifier(Encoder):
     @cached_property
     def _head(self) -> Any:
         return head_of(self.model)
+
+    @cached_property
+    def _reads_first_state(self) -> bool:
+        """Whether the head reads each row's first state alone."""
+        size = int(self.model.config.hidden_size)
+        hidden = torch.linspace(-1, 1, 6 * size, device=self.device).view(2, 3, size)
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                scores, of_first = (self._head(inputs_embeds=states).logits for states in (hidden, hidden[:, :1]))
+            return torch.allclose(scores, of_first, atol=1e-4)
+        except (AttributeError, RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        finally:
+            self.model.train(training)
 
     def _supports_packing(self) -> bool:
         """Whether padding-free batches give the same scores as padded ones: the head may read one state only."""

@@ -133,6 +133,11 @@ class ClozeModel(Encoder):
 
     def states_at_mask(self, batch: Batch) -> Tensor:
         """The encoder's state at each row's mask: (batch, hidden)."""
+        if self.reads_one_position:
+            grouped, lengths = self.device.type == "cpu", batch.attention_mask.sum(axis=1)
+            passes = list(self.forward_passes(self.encoder, batch, lengths, grouped, batch.mask_positions))
+            order = np.argsort(np.concatenate([rows for rows, _ in passes]))
+            return torch.cat([output[0][:, 0] for _, output in passes])[self.to_device(order)]
         rows = torch.arange(len(batch.rows), device=self.device)
         return self.states(batch, rows, self.to_device(batch.mask_positions))
 

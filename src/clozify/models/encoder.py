@@ -133,11 +133,17 @@ class Encoder:
         return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
     def forward_passes(
-        self, module: Any, batch: Batch, lengths: NDArray[np.int64], grouped: bool
+        self,
+        module: Any,
+        batch: Batch,
+        lengths: NDArray[np.int64],
+        grouped: bool,
+        positions: NDArray[np.int64] | None = None,
     ) -> Iterator[tuple[NDArray[np.int64], Any]]:
         """Run a module on a batch: yields the row indices of each forward pass and its output.
 
-        `grouped`, rows of like length run together, without much padding; else all rows run at once.
+        `grouped`, rows of like length run together, without much padding; else all rows run at once. `positions`, one
+        for each row, may be given where `reads_one_position`; the states of the others are not computed.
         """
         for rows, inputs in forward_batches(batch, lengths, grouped, self.tokenizer.pad_id, self.has_token_types):
             tensors = {name: self.to_device(array) for name, array in inputs.items()}
@@ -145,8 +151,14 @@ class Encoder:
                 if self._split is None:
                     output = module(**tensors)
                 else:
-                    output = self._split.run(self._upper[id(module)], batch.rows[rows], tensors)
+                    read = None if positions is None else self.to_device(positions[rows])
+                    output = self._split.run(self._upper[id(module)], batch.rows[rows], tensors, read)
             yield rows, output
+
+    @property
+    def reads_one_position(self) -> bool:
+        """Whether `forward_passes` can compute the states of one position of each row alone."""
+        return self._split is not None and self._split.gather is not None
 
     @contextmanager
     def frozen_layers(self, fraction: float, rows: EncodedRows | None) -> Iterator[None]:

@@ -3,6 +3,7 @@
 The lower layers run without dropout, once for each row where the rows' states fit into memory. The encoder is split
 without knowing its architecture: the upper part is the encoder with fewer layers, whose embeddings return the
 lower part's states. An encoder that gives other states in two parts is not split: its lower layers are frozen only.
+Where one state of each row is read, the last layer's feed-forward network runs at that position alone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,24 @@ class PrecomputedEmbeddings(nn.Module):
     def forward(self, *_: Any, **__: Any) -> Tensor:
         """The states: (rows, width, hidden)."""
         return self.states
+
+
+class GatherOutput(nn.Module):
+    """An attention module followed by a selection of one position of each row; all where `positions` is None."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+        self.positions: Tensor | None = None  # (rows,)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The attention's output: (rows, width, hidden), or (rows, 1, hidden)."""
+        output = self.attention(*args, **kwargs)
+        if self.positions is None:
+            return output
+        states = output[0] if isinstance(output, tuple) else output
+        states = states[torch.arange(len(states), device=states.device), self.positions][:, None]
+        return (states, *output[1:]) if isinstance(output, tuple) else states
 
 
 def layer_list(encoder: Any) -> tuple[str, nn.ModuleList] | None:
@@ -70,6 +89,7 @@ class SplitEncoder:
     lower: nn.Module
     upper: nn.Module
     embeddings: PrecomputedEmbeddings
+    gather: GatherOutput | None = None  # within the last layer; None where that has no attention module
     states: list[Tensor] | None = None  # of each row: (tokens, hidden)
 
     @torch.no_grad()
@@ -85,9 +105,20 @@ class SplitEncoder:
             padded[index, : len(self.states[row])] = self.states[row]
         return padded
 
-    def run(self, module: nn.Module, rows: NDArray[np.int64], inputs: Mapping[str, Tensor]) -> Any:
-        """The output of `module`, which reads `self.embeddings`, for a forward pass's inputs."""
+    def run(
+        self,
+        module: nn.Module,
+        rows: NDArray[np.int64],
+        inputs: Mapping[str, Tensor],
+        positions: Tensor | None = None,
+    ) -> Any:
+        """The output of `module`, which contains the upper part, for a forward pass's inputs.
+
+        With `positions`, (rows,), which needs `self.gather`, its states are those at them: (rows, 1, hidden).
+        """
         self.embeddings.states = self.lower_states(rows, inputs)
+        if self.gather is not None:
+            self.gather.positions = positions
         return module(**inputs)
 
 
@@ -99,22 +130,40 @@ def split_encoder(encoder: Any, frozen: int, sample_ids: Tensor) -> SplitEncoder
     name, layers = layers_by_name
     embeddings = PrecomputedEmbeddings()
     lower = with_module(encoder, name, layers[:frozen])
-    upper = with_module(with_module(encoder, name, layers[frozen:]), "embeddings", embeddings)
-    split = SplitEncoder(lower, upper, embeddings)
-    mask = torch.ones_like(sample_ids)
-    mask[0, -2:] = 0
-    inputs = {"input_ids": sample_ids, "attention_mask": mask}
     training = encoder.training
     encoder.eval()
     try:
-        with torch.no_grad():
-            expected, states = encoder(**inputs)[0], split.run(upper, np.arange(len(sample_ids)), inputs)[0]
-        real = mask.bool()
-        return split if torch.allclose(states[real], expected[real], atol=1e-4, rtol=1e-3) else None
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
-        return None
+        attention = getattr(layers[-1], "attention", None)
+        gathers: list[GatherOutput | None] = [] if attention is None else [GatherOutput(attention)]
+        for gather in [*gathers, None]:
+            last = layers[-1] if gather is None else with_module(layers[-1], "attention", gather)
+            upper_layers = nn.ModuleList([*layers[frozen:-1], last])
+            upper = with_module(with_module(encoder, name, upper_layers), "embeddings", embeddings)
+            split = SplitEncoder(lower, upper, embeddings, gather)
+            if _gives_same_states(encoder, split, sample_ids):
+                return split
     finally:
         encoder.train(training)
+    return None
+
+
+@torch.no_grad()
+def _gives_same_states(encoder: Any, split: SplitEncoder, sample_ids: Tensor) -> bool:
+    """Whether the two parts give the encoder's states of the sample rows, all of them and one of each row."""
+    mask = torch.ones_like(sample_ids)
+    mask[0, -2:] = 0
+    inputs, rows = {"input_ids": sample_ids, "attention_mask": mask}, np.arange(len(sample_ids))
+    try:
+        expected, states = encoder(**inputs)[0], split.run(split.upper, rows, inputs)[0]
+        same = torch.allclose(states[mask.bool()], expected[mask.bool()], atol=1e-4, rtol=1e-3)
+        if same and split.gather is not None:
+            positions = torch.arange(1, len(sample_ids) + 1, device=sample_ids.device)
+            states = split.run(split.upper, rows, inputs, positions)[0]
+            at_positions = expected[torch.arange(len(rows), device=sample_ids.device), positions][:, None]
+            same = states.shape == at_positions.shape and torch.allclose(states, at_positions, atol=1e-4, rtol=1e-3)
+        return same
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        return False
 
 
 def fits_into_memory(rows: EncodedRows, hidden: int) -> bool:

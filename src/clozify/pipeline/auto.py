@@ -62,14 +62,14 @@ def _training_passes(settings: MemberTraining | StudentTraining, rows: int) -> f
     )
 
 
-@torch.inference_mode()
 def _row_seconds(run: Run) -> float:
     """Seconds of a forward pass of one row as long as most rows are, in a batch."""
     model, length = run.worker.model, min(run.plan.recipe.max_seq_length, run.worker.model.max_length)
     ids = model.sample_ids(TIMED_ROWS * length).reshape(TIMED_ROWS, length)
     ones, zeros = np.ones_like(ids), np.zeros_like(ids)
     batch = Batch(np.arange(TIMED_ROWS), ids, ones, zeros, np.zeros(TIMED_ROWS, dtype=np.int64))
-    model.states_at_mask(batch)  # initialises libraries
-    started = time.monotonic()
-    model.states_at_mask(batch)
-    return (time.monotonic() - started) / TIMED_ROWS
+    with torch.inference_mode():
+        model.states_at_mask(batch)  # initialises libraries
+        started = time.monotonic()
+        model.states_at_mask(batch)
+        return (time.monotonic() - started) / TIMED_ROWS

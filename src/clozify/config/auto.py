@@ -16,7 +16,7 @@ from clozify.config.recipe import Recipe
 LEARNING_RATES = ((20e6, 1e-4), (60e6, 3e-5), (150e6, 2e-5), (float("inf"), 1e-5))
 FROZEN_ON_CPU = 0.5  # of the layers: their states are computed once
 HEAD_LEARNING_RATE = 1e-3
-PASSES = 10  # over the labelled rows
+PASSES = 8  # over the labelled rows
 MANY_ROWS = 150  # labelled rows from which upper layers take a higher learning rate
 FEWEST_TO_DISTILL = 100  # unlabelled rows
 
@@ -55,12 +55,12 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
     rate, frozen = conditions.learning_rate, FROZEN_ON_CPU
     if recipe.adapter.method != "none":
         frozen = 0.0  # adapters are small already
-    steps = conditions.steps(40, 400, recipe.finetune_without_lm.rows_per_step)
-    distill_steps = min(400, max(100, 60 + 8 * conditions.labels))
+    steps = conditions.steps(30, 400, recipe.finetune_without_lm.rows_per_step)
+    distill_steps = min(400, max(80, 50 + 5 * conditions.labels))
     member = {
         "max_steps": steps,
         "warmup_steps": steps // 10,
-        "learning_rate": rate * (2 if conditions.labeled < MANY_ROWS else 3),
+        "learning_rate": rate * (2.5 if conditions.labeled < MANY_ROWS else 3.5),
         "frozen_layers": frozen,
     }
     student = {"learning_rate": 3 * rate, "head_learning_rate": HEAD_LEARNING_RATE, "frozen_layers": FROZEN_ON_CPU}

@@ -16,7 +16,7 @@ from clozify.config.recipe import Recipe
 LEARNING_RATES = ((20e6, 1e-4), (60e6, 3e-5), (150e6, 2e-5), (float("inf"), 1e-5))
 FROZEN_ON_CPU = 0.5  # of the layers: their states are computed once
 HEAD_LEARNING_RATE = 1e-3
-PASSES = 8  # over the labelled rows
+PASSES = 7  # over the labelled rows
 MANY_ROWS = 150  # labelled rows from which upper layers take a higher learning rate
 FEWEST_TO_DISTILL = 100  # unlabelled rows
 
@@ -55,19 +55,19 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
     rate, frozen = conditions.learning_rate, FROZEN_ON_CPU
     if recipe.adapter.method != "none":
         frozen = 0.0  # adapters are small already
-    steps = conditions.steps(30, 400, recipe.finetune_without_lm.rows_per_step)
-    distill_steps = min(400, max(80, 50 + 5 * conditions.labels))
+    steps = conditions.steps(25, 400, recipe.finetune_without_lm.rows_per_step)
+    distill_steps = min(400, max(80, 40 + 4 * conditions.labels))
     member = {
         "max_steps": steps,
         "warmup_steps": steps // 10,
-        "learning_rate": rate * (2.5 if conditions.labeled < MANY_ROWS else 3.5),
+        "learning_rate": rate * (3 if conditions.labeled < MANY_ROWS else 3.5),
         "frozen_layers": frozen,
     }
     student = {"learning_rate": 3 * rate, "head_learning_rate": HEAD_LEARNING_RATE, "frozen_layers": FROZEN_ON_CPU}
     supervised_steps = max(100, steps)
     return recipe.model_copy(
         update={
-            "max_pairs": 4,
+            "max_pairs": 3,
             "unlabeled_rows": max(300, 2 * distill_steps) * (2 if conditions.method == "ipet" else 1),
             "finetune_without_lm": recipe.finetune_without_lm.model_copy(update=member),
             "distill": recipe.distill.model_copy(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 Kernels = Literal["auto", "torch"]
 Precision = Literal["auto", "float32", "bf16"]
+Scoring = Literal["auto", "float32", "bf16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class GpuOptions:
 
     kernels: Kernels = "auto"
     precision: Precision = "auto"
-    scoring: Precision = "float32"
+    scoring: Scoring = "float32"
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> GpuOptions:
@@ -43,12 +44,18 @@ class GpuOptions:
         on_cpu = self.precision == "auto" and self.scoring == "bf16" and not _is_cuda(device)
         return on_cpu or self.trains_in_bf16(device)
 
+    def scores_in_int8(self, device: torch.device | str) -> bool:
+        """Whether rows are scored in int8 on a device."""
+        return self.precision == "auto" and self.scoring == "int8" and not _is_cuda(device)
+
     def numerics(self, device: str) -> dict[str, str]:
         """What changes the numbers on a device, for the keys of jobs."""
         precision = {
             "precision": "bf16" if self.trains_in_bf16(device) else "float32",
             "scoring": "bf16" if self.scores_in_bf16(device) else "float32",
         }
+        if self.scores_in_int8(device):
+            precision["scoring"] = "int8"
         return precision | ({"kernels": self.kernels} if _is_cuda(device) else {})
 
 

@@ -23,6 +23,7 @@ from clozify.gpu.fused_layernorm import fused_layernorm
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import is_half_precision, pack
 from clozify.models.encoder import Encoder, head_of, max_positions
+from clozify.models.int8_linear import quantized
 from clozify.models.loading import load_pretrained, make_readable, model_path, set_attention_dropout
 from clozify.models.lora import add_adapter, load_adapter, merged, switch_adapter
 from clozify.prompts.encode import Batch
@@ -195,11 +196,13 @@ class ClozeModel(Encoder):
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Within the block, rows are only scored: in bf16 by a copy of the encoder, the head in float32."""
+        """Within the block, rows are only scored: in bf16 or int8 by a copy of the encoder, the head in float32."""
         trained = self.encoder
         with merged(trained) if self.has_adapter else nullcontext():
             if self.options.scores_in_bf16(self.device):
                 self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
+            elif self.options.scores_in_int8(self.device):
+                self.encoder = quantized(trained)
             try:
                 with fused_layernorm(self.encoder) if self.uses_custom_kernels else nullcontext():
                     yield

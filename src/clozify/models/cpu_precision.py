@@ -24,6 +24,7 @@ from clozify.errors import RecipeError
 from clozify.gpu.options import GpuOptions, Precision
 from clozify.models.builtin import is_builtin
 from clozify.models.cloze import load_model
+from clozify.models.int8_linear import sums_exactly
 
 CHILD = (sys.executable, "-m", "clozify.models.cpu_precision")
 TIMEOUT = 120.0  # seconds
@@ -74,6 +75,11 @@ def choose_precision(recipe: Recipe, model: str | Path, device: str, notes: list
     """
     requested = recipe.scoring if recipe.precision == "auto" else recipe.precision
     if device != "cpu" or requested == "float32":
+        return recipe
+    if requested == "int8":
+        if not sums_exactly():
+            notes.append("This processor does not sum 8-bit products exactly: rows are scored in float32.")
+            return recipe.model_copy(update={"scoring": "float32"})
         return recipe
     path = Path(model).resolve() if not is_builtin(model) and Path(model).is_dir() else model
     trial = try_bf16(str(path), torch.get_num_threads())

@@ -28,10 +28,11 @@ from clozify.models.frozen_layers import (
     fits_into_memory,
     frozen_parameters,
     layer_list,
+    quantize_lower,
     split_encoder,
-    with_module,
     without_gradients,
 )
+from clozify.models.int8_linear import replace_module
 from clozify.prompts.encode import Batch, EncodedRows, forward_batches
 from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.utils import libraries
@@ -177,9 +178,11 @@ class Encoder:
             if not self.trains_with_cuda_graphs:
                 split = split_encoder(self.encoder, frozen, self.to_device(self.sample_ids(16).reshape(2, 8)))
             if split is not None:
+                if self.options.scores_in_int8(self.device):
+                    quantize_lower(split)
                 if rows is not None and fits_into_memory(rows, self.model.config.hidden_size):
                     compute_states(split, rows, self.tokenizer.pad_id, self.has_token_types, self.device)
-                whole = with_module(self.model, self.model.base_model_prefix, split.upper)
+                whole = replace_module(self.model, self.model.base_model_prefix, split.upper)
                 self._upper = {id(self.encoder): split.upper, id(self.model): whole}
             self._split = split
             try:

@@ -8,7 +8,6 @@ Where one state of each row is read, the last layer's feed-forward network runs 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from clozify.models.int8_linear import quantized, replace_module
 from clozify.prompts.encode import EncodedRows, forward_batches
 
 MAX_CACHE_BYTES = 2**30
@@ -59,17 +59,6 @@ def layer_list(encoder: Any) -> tuple[str, nn.ModuleList] | None:
     lists = [(name, module) for name, module in encoder.named_modules() if isinstance(module, nn.ModuleList)]
     matching = [(name, module) for name, module in lists if len(module) == count]
     return matching[0] if len(matching) == 1 else None
-
-
-def with_module(root: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """A shallow copy of `root` in which the submodule `name` is replaced; all weights are shared."""
-    clone = copy.copy(root)
-    clone._modules = dict(root._modules)
-    first, _, rest = name.partition(".")
-    child = clone._modules[first]
-    assert child is not None
-    clone._modules[first] = with_module(child, rest, module) if rest else module
-    return clone
 
 
 def frozen_parameters(encoder: Any, frozen: int) -> list[nn.Parameter]:
@@ -129,16 +118,16 @@ def split_encoder(encoder: Any, frozen: int, sample_ids: Tensor) -> SplitEncoder
         return None
     name, layers = layers_by_name
     embeddings = PrecomputedEmbeddings()
-    lower = with_module(encoder, name, layers[:frozen])
+    lower = replace_module(encoder, name, layers[:frozen])
     training = encoder.training
     encoder.eval()
     try:
         attention = getattr(layers[-1], "attention", None)
         gathers: list[GatherOutput | None] = [] if attention is None else [GatherOutput(attention)]
         for gather in [*gathers, None]:
-            last = layers[-1] if gather is None else with_module(layers[-1], "attention", gather)
+            last = layers[-1] if gather is None else replace_module(layers[-1], "attention", gather)
             upper_layers = nn.ModuleList([*layers[frozen:-1], last])
-            upper = with_module(with_module(encoder, name, upper_layers), "embeddings", embeddings)
+            upper = replace_module(replace_module(encoder, name, upper_layers), "embeddings", embeddings)
             split = SplitEncoder(lower, upper, embeddings, gather)
             if _gives_same_states(encoder, split, sample_ids):
                 return split
@@ -164,6 +153,11 @@ def _gives_same_states(encoder: Any, split: SplitEncoder, sample_ids: Tensor) ->
         return same
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return False
+
+
+def quantize_lower(split: SplitEncoder) -> None:
+    """Let the lower part run in int8."""
+    split.lower = quantized(split.lower)
 
 
 def fits_into_memory(rows: EncodedRows, hidden: int) -> bool:

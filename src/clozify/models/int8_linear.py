@@ -8,9 +8,11 @@ measured with the model itself. The gain over float32 is in benchmarks/RESULTS.m
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +49,35 @@ class Int8Linear(nn.Module):
         scale = tokens.abs().amax(dim=1, keepdim=True).clamp_min_(1e-12).div_(MAX_INT8)  # (tokens, 1)
         sums = torch._int_mm((tokens / scale).round_().to(torch.int8), self.weight)  # (tokens, outputs), int32
         return torch.addcmul(self.bias, sums.float().mul_(self.scale), scale).view(*inputs.shape[:-1], -1)
+
+
+def replace_module(root: nn.Module, name: str, module: nn.Module) -> nn.Module:
+    """A shallow copy of `root` in which the submodule `name` is replaced; all other weights are shared."""
+    clone = copy.copy(root)
+    clone._modules = dict(root._modules)
+    first, _, rest = name.partition(".")
+    child = clone._modules[first]
+    assert child is not None
+    clone._modules[first] = replace_module(child, rest, module) if rest else module
+    return clone
+
+
+def quantized(encoder: nn.Module) -> nn.Module:
+    """A copy of an encoder whose large linear layers are `Int8Linear`; it shares all other weights."""
+    for name, layer in quantizable_layers(encoder).items():
+        encoder = replace_module(encoder, name, Int8Linear(layer))
+    return encoder
+
+
+@cache
+@torch.inference_mode()
+def sums_exactly() -> bool:
+    """Whether this processor sums products of 8-bit numbers without overflow."""
+    layer = nn.Linear(MIN_WIDTH, MIN_WIDTH)
+    try:
+        return try_int8(layer).exact
+    except (AttributeError, NotImplementedError, RuntimeError):  # of PyTorch on other processors
+        return False
 
 
 @dataclass(frozen=True)

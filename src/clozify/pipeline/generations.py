@@ -80,7 +80,8 @@ def train_generations(
         ]
         previous, members = members, train_members(run, drawn, f"generation {index}")
         generations.append(_evaluate_generation(run, index, members, previous, pair_weights, selections))
-        if keeps_better and not _is_better(generations[-1], generations[-2]):
+        compared = index > 1 or not zero_shot  # the certainty of untrained pairs is no measure
+        if keeps_better and compared and not _is_better(generations[-1], generations[-2]):
             run.context.log(f"generation {index} is dropped: on the unlabelled rows it is less certain than the last")
             generations[-1] = generations[-1].model_copy(update={"kept": False})
             return previous, generations

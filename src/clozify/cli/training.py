@@ -98,6 +98,7 @@ def train(
         "method": method,
         "augmented": augmented,
         "recipe": loaded_recipe,
+        "settings": changes,
         "column_mapping": parse_mapping(mapping),
         "allow_overlap": allow_overlap,
     }

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
-from clozify.config.recipe import Recipe
+from clozify.config.recipe import Recipe, load_recipe
 
 # encoder parameters below which a learning rate holds for the training of a whole encoder
 LEARNING_RATES = ((20e6, 1e-4), (60e6, 3e-5), (150e6, 2e-5), (float("inf"), 1e-5))
@@ -43,7 +44,30 @@ class Conditions:
 
 
 def fit_recipe(recipe: Recipe, conditions: Conditions) -> Recipe:
-    """The recipe with the settings that depend on the conditions."""
+    """The recipe with the settings that depend on the conditions; what differs from the shipped recipe stays."""
+    changed = _changes(load_recipe("auto").model_dump(), recipe.model_dump())
+    return Recipe.model_validate(_merge(_fit(recipe, conditions).model_dump(), changed))
+
+
+def _changes(shipped: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The entries of `own` that differ from the shipped recipe's, section by section."""
+    changed = {}
+    for name, value in own.items():
+        if isinstance(value, dict):
+            changed[name] = _changes(shipped[name], value)
+        elif value != shipped[name]:
+            changed[name] = value
+    return changed
+
+
+def _merge(content: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+    return content | {
+        name: _merge(content[name], value) if isinstance(value, dict) else value for name, value in changed.items()
+    }
+
+
+def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
+    """The recipe with all settings that depend on the conditions."""
     fitted = _fit_cpu(recipe, conditions) if conditions.device == "cpu" else _fit_gpu(recipe, conditions)
     if conditions.labeled == 0:
         fitted = fitted.model_copy(update={"ipet": fitted.ipet.model_copy(update={"generations": 3})})

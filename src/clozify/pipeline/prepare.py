@@ -82,7 +82,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
             unlabeled=0 if unlabeled is None else len(unlabeled),
             method=inputs.method,
         )
-        recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)  # what the user sets, comes last
+        recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
         choice = explain(recipe, conditions, len(task.pairs))
     if inputs.method in ENSEMBLE_METHODS and unlabeled is not None:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)

@@ -271,15 +271,19 @@ def test_the_demo_trains_every_way_and_ends_in_a_table_and_a_path(tmp_path, run,
     monkeypatch.setattr(
         space.demo,
         "__defaults__",
-        (space.demo.__defaults__[0], (14, 20, 15), [*steps, "max_seq_length=24", "ipet.enough=20"]),
+        (
+            space.demo.__defaults__[0],
+            (14, 20, 15),
+            [*steps, "max_seq_length=24", "ipet.enough=20", "distillation=true"],
+        ),
     )
     status, out, err = run("demo", "--output", str(tmp_path / "demo"))
     assert status == 0, err
     for part in (
-        "supervised training on 14 labelled rows",
+        "supervised training on the same 14 rows",
         "PET: classifier trained on 20 rows",
-        "iPET",
-        "points of accuracy",
+        "iPET: classifier",
+        "95% interval",
     ):
         assert part in out
     assert f"clozify predict {tmp_path / 'demo'}/pet" in "".join(out.split("\n"))

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clozify.config.task import Task
+from clozify.metrics import wilson_interval
 from clozify.report.format import percent, rough_duration
 from clozify.report.terminal import metrics_table, show_warnings
 
@@ -195,23 +196,30 @@ def show_demo(console: Console, result: DemoResult) -> None:
     """Print the demo's runs in one table, and how to use the classifier."""
     rows, pet, supervised = result.pet.rows, result.pet, result.supervised.supervised
     assert pet.members is not None
+    assert pet.trivial is not None
     lines: list[tuple[str, Any]] = [
+        (
+            f"TF-IDF and logistic regression on {rows['labeled']} labelled rows",
+            pet.trivial.tfidf,
+        ),
+        (f"supervised training on the same {rows['labeled']} rows", supervised),
         ("patterns before training, mean", pet.unsupervised),
-        (f"supervised training on {rows['labeled']} labelled rows", supervised),
-        (f"PET: classifier trained on {rows['unlabeled']:,} rows labelled by the patterns", pet.classifier),
         (f"PET's ensemble: {len(pet.members.pairs)} trained patterns", pet.ensemble),
-        ("iPET's ensemble: patterns trained on each other's labels", result.ipet.ensemble),
+        (f"PET: classifier trained on {rows['unlabeled']:,} rows that they label", pet.classifier or pet.ensemble),
+        (
+            "iPET: classifier, after the patterns learned from each other",
+            result.ipet.classifier or result.ipet.ensemble,
+        ),
     ]
-    table = metrics_table(f"on {rows['test']:,} test rows")
+    table = Table(f"on {rows['test']:,} test rows", box=None, pad_edge=False)
+    table.add_column("accuracy", justify="right")
+    table.add_column("95% interval", justify="right")
     for name, metrics in lines:
-        table.add_row(name, percent(metrics.accuracy), percent(metrics.macro_f1))
+        if metrics is not None:
+            low, high = wilson_interval(metrics.accuracy, rows["test"])
+            table.add_row(name, percent(metrics.accuracy), f"{percent(low)} to {percent(high)}")
     console.print()
     console.print(table)
-    accuracies = [metrics.accuracy if metrics else None for metrics in (pet.classifier, supervised)]
-    assert accuracies[0] is not None
-    assert accuracies[1] is not None
-    gain = 100 * (accuracies[0] - accuracies[1])
-    console.print(Text(f"PET against supervised training on the same labels: {gain:+.1f} points of accuracy."))
     run = f"{result.output}/pet"
     console.print(Text(f"The run is in {run}, its report in {run}/report.html. To use its classifier:"))
     console.print(Text(f"  clozify predict {run} --data builtin:test"), soft_wrap=True)

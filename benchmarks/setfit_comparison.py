@@ -238,7 +238,7 @@ def command_of(options: Asked, part: Part) -> tuple[list[str], dict[str, str]]:
     if not part.method.startswith("setfit"):
         return [sys.executable, __file__, "--part", json.dumps([asdict(options), asdict(part)])], environment
     environment |= python_path(options.setfit_site)
-    return [*options.setfit_command, str(HERE / "setfit_worker.py"), str(setfit_job(options, part))], environment
+    return [*options.setfit_command, "-P", str(HERE / "setfit_worker.py"), str(setfit_job(options, part))], environment
 
 
 def inputs_of(options: Asked, part: Part) -> dict[str, Any]:

@@ -95,7 +95,12 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
             "unlabeled_rows": max(300, 2 * distill_steps) * (2 if conditions.method == "ipet" else 1),
             "finetune_without_lm": recipe.finetune_without_lm.model_copy(update=member),
             "distill": recipe.distill.model_copy(
-                update={**student, "max_steps": distill_steps, "warmup_steps": distill_steps // 10}
+                update={
+                    **student,
+                    "learning_rate": 6 * rate,
+                    "max_steps": distill_steps,
+                    "warmup_steps": distill_steps // 10,
+                }
             ),
             "supervised": recipe.supervised.model_copy(
                 update={**student, "max_steps": supervised_steps, "warmup_steps": supervised_steps // 10}

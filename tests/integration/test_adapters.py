@@ -72,13 +72,14 @@ def test_every_member_starts_from_the_pretrained_answers_and_its_own_seed(files,
             files / "labeled.csv",
             files / "unlabeled.csv",
             model=str(tiny_folder("bert")),
+            recipe="paper",
             settings=LORA,
         )
     )
     with RunFolder(files / "run") as folder:
         worker = Worker(plan, folder, RunContext("cpu"))
         before = {name: tensor.clone() for name, tensor in worker.pretrained_model(7).model.state_dict().items()}
-        MemberJob("one", "key", first_generation(plan)[0]).run(worker)
+        MemberJob("one", "key", first_generation(plan, [1.0, 1.0])[0]).run(worker)
         after = worker.model.model.state_dict()
         assert any(not torch.equal(after[name], tensor) for name, tensor in before.items() if "lora_B" in name)
         other = {name: tensor.clone() for name, tensor in worker.pretrained_model(8).model.state_dict().items()}

@@ -21,7 +21,7 @@ def command(files, tiny_folder, monkeypatch, capsys):
 
     def start(*words, settings=FEW, code=0):
         inputs = "clozify train task.toml --labeled labeled.csv --unlabeled unlabeled.csv --test test.csv --quiet"
-        inputs += " --output run"
+        inputs += " --output run --recipe paper"
         monkeypatch.chdir(files)
         more = [word for setting in settings for word in ("--set", setting)]
         monkeypatch.setattr(sys, "argv", [*inputs.split(), "--model", str(tiny_folder("bert")), *words, *more])

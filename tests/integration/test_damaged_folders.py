@@ -72,7 +72,7 @@ def test_no_code_of_a_folder_runs_even_if_standard_input_agrees(use, command, fi
     if use.startswith("--"):
         hostile = make_hostile(shutil.copytree(tiny_folder("bert"), files / "hostile"), marker)
         other = ["--model", tiny_folder("bert")] if use == "--student" else []
-        words = ["train", files / "task.toml", *data, *settings, *other, use, hostile]
+        words = ["train", files / "task.toml", "--recipe", "paper", *data, *settings, *other, use, hostile]
     else:
         hostile = make_hostile(classifier, marker)
         words = [use, hostile, *{"predict": ["--data", files / "test.csv"], "serve": ["--port", 0]}.get(use, [])]

@@ -40,6 +40,7 @@ def launch(files, model, output, settings, *options) -> subprocess.Popen[str]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     command += ["--num_machines", "1", "--main_process_port", port, "-m", "clozify", "train", files / "task.toml"]
+    command += ["--recipe", "paper"]
     command += [
         "--labeled",
         files / "labeled.csv",

@@ -49,6 +49,7 @@ def options(folder, tiny_folder, **changes):
         "unlabeled": folder / "unlabeled.csv",
         "test": folder / "test.csv",
         "model": str(tiny_folder("bert")),
+        "recipe": "paper",
         "settings": QUICK,
     } | changes
 

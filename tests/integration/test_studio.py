@@ -178,7 +178,7 @@ def test_a_run_starts_the_command_that_is_shown(project, monkeypatch):
     run = project.start(RunSettings(unlabeled=20, recipe_settings="repetitions=1"))
     with pytest.raises(ClozifyError, match="A run is in progress"):
         project.start()
-    files = f"{TASK_FILE} --labeled {LABELED_FILE} --method pet --recipe quick --unlabeled {UNLABELED_FILE}"
+    files = f"{TASK_FILE} --labeled {LABELED_FILE} --method pet --recipe auto --unlabeled {UNLABELED_FILE}"
     assert run.command_line.startswith(f"clozify train {files} --model ")
     assert run.command_line.endswith("--set repetitions=1 --output runs/1")
     assert run.process.args[2:] == shlex.split(run.command_line)

@@ -165,7 +165,7 @@ def test_a_plan_says_what_a_run_costs_and_writes_nothing(files, tiny_folder, cap
         "--test",
         "test.csv",
     ]
-    command += ["--output", "run", "--model", str(tiny_folder("bert")), "--plan", "--json"]
+    command += ["--output", "run", "--recipe", "paper", "--model", str(tiny_folder("bert")), "--plan", "--json"]
     monkeypatch.chdir(files)
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit) as end:
@@ -264,7 +264,7 @@ def test_killed_at_any_point_and_started_again_a_run_ends_with_the_same_scores(r
         "--unlabeled",
         "unlabeled.csv",
     ]
-    command += ["--test", "test.csv", "--output", "killed", "--model", str(tiny_folder("bert"))]
+    command += ["--test", "test.csv", "--output", "killed", "--recipe", "paper", "--model", str(tiny_folder("bert"))]
     command += [word for setting in SETTINGS for word in ("--set", setting)]
     killed = files / "killed"
     for kind, count in kills:

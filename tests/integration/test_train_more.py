@@ -170,6 +170,7 @@ def test_the_command_line_takes_a_development_file_and_trackers(files, tiny_fold
     command = (
         "clozify train task.toml --labeled labeled.csv --unlabeled unlabeled.csv --dev test.csv --output run --quiet"
     )
+    command += " --recipe paper"
     command += f" --recipe original-code --tracker tensorboard --json --model {tiny_folder('bert')}"
     command += "".join(f" --set {setting}" for setting in SETTINGS)
     monkeypatch.setattr(sys, "argv", command.split())
@@ -224,6 +225,7 @@ def test_the_command_line_shows_a_run_that_had_development_but_no_test_rows(file
     command = (
         "clozify train task.toml --labeled labeled.csv --unlabeled unlabeled.csv --dev test.csv --output run --quiet"
     )
+    command += " --recipe paper"
     command += f" --model {tiny_folder('bert')}" + "".join(f" --set {setting}" for setting in SETTINGS)
     monkeypatch.setattr(sys, "argv", command.split())
     with pytest.raises(SystemExit) as end:
@@ -238,13 +240,15 @@ def test_a_plan_times_few_steps_whatever_decides_their_number(files, tiny_folder
     settings = [*SETTINGS, "finetune.num_train_epochs=3000", "distill.exact_steps=false"]
     inputs = {"unlabeled": files / "unlabeled.csv", "model": str(tiny_folder("bert"))}
     cost = estimate(
-        prepare(TrainInputs(files / "task.toml", files / "labeled.csv", settings=settings, **inputs)), RunContext("cpu")
+        prepare(TrainInputs(files / "task.toml", files / "labeled.csv", recipe="paper", settings=settings, **inputs)),
+        RunContext("cpu"),
     )
     assert cost.steps_a_member == 7500  # and not taken for the estimate
     assert cost.seconds > 0
     assert (
         estimate(
-            prepare(TrainInputs(files / "task.toml", method="ipet", settings=settings, **inputs)), RunContext("cpu")
+            prepare(TrainInputs(files / "task.toml", method="ipet", recipe="paper", settings=settings, **inputs)),
+            RunContext("cpu"),
         ).members
         == 16
     )

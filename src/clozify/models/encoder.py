@@ -149,7 +149,7 @@ class Encoder:
         for rows, inputs in forward_batches(batch, lengths, grouped, self.tokenizer.pad_id, self.has_token_types):
             tensors = {name: self.to_device(array) for name, array in inputs.items()}
             with libraries.without_cudnn_attention():
-                if self._split is None:
+                if self._split is None or not self.model.training:  # development rows are scored within a training
                     output = module(**tensors)
                 else:
                     read = None if positions is None else self.to_device(positions[rows])
@@ -159,7 +159,7 @@ class Encoder:
     @property
     def reads_one_position(self) -> bool:
         """Whether `forward_passes` can compute the states of one position of each row alone."""
-        return self._split is not None and self._split.gather is not None
+        return self.model.training and self._split is not None and self._split.gather is not None
 
     @contextmanager
     def frozen_layers(self, fraction: float, rows: EncodedRows | None) -> Iterator[None]:

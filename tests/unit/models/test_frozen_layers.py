@@ -34,6 +34,10 @@ def gradients(model, loss, step):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_loss_and_gradients_are_those_of_the_whole_encoder(architecture, tiny_folder, rows):
     model = load_model(tiny_folder(architecture))
+    for part in model.model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    model.model.train()
     pattern, encoded = encode(model, rows)
     labels = np.array([0, 1, 2, 0, 1])
     loss = PairLoss(model, pattern.words[0], MemberTraining())
@@ -85,3 +89,13 @@ def test_a_classifier_s_head_has_its_own_learning_rate_and_its_lower_layers_run_
     assert max(v for n, v in moved.items() if n.startswith("classifier")) > 0.1
     assert max(v for n, v in moved.items() if not n.startswith("classifier")) < 1e-6
     assert counts == [5]
+
+
+def test_development_rows_are_scored_by_the_whole_encoder_within_a_training(tiny_folder, rows):
+    """Kept states belong to the training rows, and other rows have the same numbers."""
+    model = load_model(tiny_folder("mpnet"))
+    _, encoded = encode(model, rows)
+    few, others = encode(model, rows.select(np.arange(2)))[1], encoded.batch(np.array([4, 3]))
+    expected = model.states_at_mask(others)
+    with model.frozen_layers(0.5, few):
+        assert torch.equal(model.states_at_mask(others), expected)

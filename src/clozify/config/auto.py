@@ -148,8 +148,9 @@ def explain(recipe: Recipe, conditions: Conditions, pairs: int) -> str:
     member = recipe.member_settings(recipe.language_modeling)
     layers = f", the upper {1 - member.frozen_layers:.0%} of the layers" if member.frozen_layers else ""
     rows = min(conditions.unlabeled, recipe.unlabeled_rows or conditions.unlabeled)
+    count = min(pairs, recipe.max_pairs or pairs) * recipe.repetitions
     parts = [
-        f"{min(pairs, recipe.max_pairs or pairs) * recipe.repetitions} members",
+        f"{count} member{'s' if count > 1 else ''}",
         f"{member.max_steps} steps at {member.learning_rate:.0e}{layers}",
         f"{recipe.max_seq_length} tokens",
     ]

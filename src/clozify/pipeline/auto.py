@@ -18,6 +18,8 @@ from clozify.prompts.encode import Batch
 from clozify.runs.plan import Plan
 
 TIMED_ROWS = 16
+INT8_WORK = 0.4  # of float32's
+OVERHEAD = 1.25  # the optimizer, reading and writing
 
 
 def announce(run: Run) -> None:
@@ -26,10 +28,10 @@ def announce(run: Run) -> None:
     if not plan.choice:
         return
     log(plan.choice)
-    seconds = count_forward_passes(plan) * _row_seconds(run)
-    alternative = "" if run.context.device == "cpu" else "; --recipe paper is the paper's appendix B"
+    seconds = OVERHEAD * count_forward_passes(plan) * _row_seconds(run)
+    alternative = "; --recipe paper is the paper's appendix B"
     if run.context.device == "cpu":
-        alternative = "; --recipe paper is the paper's appendix B and takes hours on a CPU"
+        alternative += ", which takes hours on a CPU"
     if plan.method == "frozen":
         alternative = "; seconds where an earlier run in the folder has kept the states"
     minutes = max(1, round(seconds / 60))
@@ -37,29 +39,28 @@ def announce(run: Run) -> None:
 
 
 def count_forward_passes(plan: Plan) -> float:
-    """The run's work, in forward passes of one row through the encoder."""
-    rows = {name: 0 if of is None else len(of) for name, of in (("D", plan.unlabeled), ("test", plan.test))}
-    rows["T"] = len(plan.labeled)
+    """The run's work, in forward passes of one row through the encoder in float32."""
+    labeled, unlabeled, test = (0 if rows is None else len(rows) for rows in (plan.labeled, plan.unlabeled, plan.test))
+    recipe, scoring = plan.recipe, INT8_WORK if plan.recipe.scoring == "int8" else 1.0
     if plan.method == "frozen":
-        return len(plan.task.patterns) * sum(rows.values())
+        return scoring * len(plan.task.patterns) * (labeled + unlabeled + test)
     if plan.method == "supervised":
-        return plan.recipe.repetitions * (_training_passes(plan.recipe.supervised, rows["T"]) + rows["test"])
+        return recipe.repetitions * (_training_passes(recipe.supervised, labeled, scoring) + scoring * test)
     if plan.method not in ("pet", "ipet"):
         return 0.0
-    passes = float(len(plan.task.pairs) * (rows["T"] + rows["test"]))  # before training
-    settings = plan.recipe.member_settings(plan.with_lm)
+    passes = scoring * len(plan.task.pairs) * (labeled + test)  # before training
+    member = _training_passes(recipe.member_settings(plan.with_lm), labeled, scoring)
     for generation in generation_costs(plan):
-        passes += generation.members * _training_passes(settings, rows["T"]) + generation.rows_to_score(plan)
+        passes += generation.members * member + scoring * generation.rows_to_score(plan)
     if plan.is_distilled:
-        passes += plan.recipe.repetitions * (_training_passes(plan.recipe.distill, rows["D"]) + rows["test"])
+        passes += recipe.repetitions * (_training_passes(recipe.distill, unlabeled, scoring) + scoring * test)
     return passes
 
 
-def _training_passes(settings: MemberTraining | StudentTraining, rows: int) -> float:
-    """A training's work on so many rows, in forward passes: the lower layers once a row, the others three a step."""
-    return settings.frozen_layers * rows + 3 * (1 - settings.frozen_layers) * settings.steps(rows) * (
-        settings.rows_per_step
-    )
+def _training_passes(settings: MemberTraining | StudentTraining, rows: int, scoring: float) -> float:
+    """A training's work: the frozen layers once for each of the rows, the others three times for each row of a step."""
+    trained = 1 - settings.frozen_layers
+    return scoring * settings.frozen_layers * rows + 3 * trained * settings.steps(rows) * settings.rows_per_step
 
 
 def _row_seconds(run: Run) -> float:

@@ -83,7 +83,8 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
             method=inputs.method,
         )
         recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
-        choice = explain(recipe, conditions, len(task.pairs))
+        if inputs.method not in SEMI_SUPERVISED:
+            choice = explain(recipe, conditions, len(task.pairs))
     if inputs.method in ENSEMBLE_METHODS and unlabeled is not None:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
     if inputs.method in ENSEMBLE_METHODS:

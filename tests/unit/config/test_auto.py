@@ -56,7 +56,7 @@ def test_a_run_fits_the_recipe_and_the_user_s_settings_come_last():
     assert plan.recipe.finetune_without_lm.frozen_layers > 0
     assert len(plan.unlabeled) == plan.recipe.unlabeled_rows < 500
     assert plan.choice.startswith(
-        "recipe auto (a CPU, 11 M encoder parameters, 2 labels, 2 labelled rows): 1 members, 7 steps"
+        "recipe auto (a CPU, 11 M encoder parameters, 2 labels, 2 labelled rows): 1 member, 7 steps"
     )
     assert prepare(TrainInputs(TASK, labeled, recipe="paper"), "cpu").choice == ""
 

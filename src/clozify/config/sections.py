@@ -188,6 +188,11 @@ class IPet(Section):
     skip_generations: bool = Field(
         False, description="Let the first generation label the training sets of the last one directly (section 5)."
     )
+    top_up: bool = Field(
+        True,
+        description="A label that too few rows are predicted as gets those with the next highest probability of it; "
+        "false: it gets fewer rows, rather than wrong ones.",
+    )
     keep: Literal["every", "better"] = Field(
         "every",
         description="'better' drops a generation, and ends there, if its members are less confident and agree less on "

@@ -167,12 +167,13 @@ def select_rows(
     rng: np.random.Generator,
     weighting: str = "probability",
     pool: int | None = None,
+    top_up: bool = True,
 ) -> Selection:
     """Draw `counts[l]` rows for each label l from T_N, confident ones preferred; no row gets two labels.
 
     Scores are the teachers', (rows, labels). T_N(l) holds the rows whose best label is l or, with a `pool` (the first
     generation without labelled rows), the `pool` rows with the highest score for l. If T_N(l) is too small, the rows
-    that are next best for l are added. One pass over the scores; "score" weighting makes another for their bounds.
+    that are next best for l are added, unless `top_up` is false. One pass over the scores; "score" weighting makes another for their bounds.
     """
     candidates, next_best = _collect_candidates(scores, counts, rng, weighting, pool)
     label_of: dict[int, int] = {}
@@ -186,7 +187,7 @@ def select_rows(
     topped_up = np.zeros(len(counts), dtype=np.int64)
     for label, drawn in enumerate(np.bincount(list(label_of.values()), minlength=len(counts)).tolist()):
         missing = int(counts[label]) - drawn
-        if missing > 0:
+        if missing > 0 and top_up:
             added = _without_label(next_best[label].rows(), label_of, missing)
             label_of |= dict.fromkeys(added.tolist(), label)
             topped_up[label] = missing
@@ -242,4 +243,5 @@ def select_training_rows(
 ) -> Selection:
     """T_i^j without T: the rows that a model's teachers N label for it, by s_N of the generation before."""
     s_n = Ensemble([scores[int(teacher)] for teacher in teachers], [weights[teacher] for teacher in teachers])
-    return select_rows(s_n, counts, rng, settings.draw, settings.zero_shot_pool if zero_shot else None)
+    pool = settings.zero_shot_pool if zero_shot else None
+    return select_rows(s_n, counts, rng, settings.draw, pool, settings.top_up)

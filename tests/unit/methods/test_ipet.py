@@ -114,6 +114,8 @@ def test_a_label_without_rows_of_its_own_is_topped_up_with_the_next_best():
     taken = chosen.rows[chosen.labels == 0][0]
     best_of_rest = [row for row in (3, 2, 1, 0) if row != taken][:2]
     assert set(chosen.rows[chosen.labels == 1]) == set(best_of_rest)
+    without = select_rows(scores, np.array([1, 2]), np.random.default_rng(3), top_up=False)
+    assert without.labels.tolist() == [0]
 
 
 def test_without_labelled_rows_each_label_is_drawn_from_the_best_for_it_even_if_another_is_better():

@@ -202,12 +202,12 @@ def show_demo(console: Console, result: DemoResult) -> None:
             f"TF-IDF and logistic regression on {rows['labeled']} labelled rows",
             pet.trivial.tfidf,
         ),
-        (f"supervised training on the same {rows['labeled']} rows", supervised),
         ("patterns before training, mean", pet.unsupervised),
+        (f"supervised training on the same {rows['labeled']} rows", supervised),
         (f"PET's ensemble: {len(pet.members.pairs)} trained patterns", pet.ensemble),
         (f"PET: classifier trained on {rows['unlabeled']:,} rows that they label", pet.classifier or pet.ensemble),
         (
-            "iPET: classifier, after the patterns learned from each other",
+            "iPET: classifier, after a second generation of patterns",
             result.ipet.classifier or result.ipet.ensemble,
         ),
     ]

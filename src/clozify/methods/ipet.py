@@ -173,7 +173,8 @@ def select_rows(
 
     Scores are the teachers', (rows, labels). T_N(l) holds the rows whose best label is l or, with a `pool` (the first
     generation without labelled rows), the `pool` rows with the highest score for l. If T_N(l) is too small, the rows
-    that are next best for l are added, unless `top_up` is false. One pass over the scores; "score" weighting makes another for their bounds.
+    that are next best for l are added, unless `top_up` is false. One pass over the scores; "score" weighting makes
+    another for their bounds.
     """
     candidates, next_best = _collect_candidates(scores, counts, rng, weighting, pool)
     label_of: dict[int, int] = {}

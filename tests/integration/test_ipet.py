@@ -131,7 +131,9 @@ def test_what_ipet_needs_is_said_before_anything_is_spent(run, files):
 def test_a_generation_that_was_killed_goes_on_with_the_same_draws(run, files, tiny_folder):
     run("whole", method="ipet", settings=IPET)
     command = "-m clozify train task.toml --labeled labeled.csv --unlabeled unlabeled.csv --test test.csv --method ipet"
-    command += f" --output killed --model {tiny_folder('bert')}" + "".join(f" --set {setting}" for setting in IPET)
+    command += f" --recipe paper --output killed --model {tiny_folder('bert')}" + "".join(
+        f" --set {setting}" for setting in IPET
+    )
     killed = files / "killed"
     process = subprocess.Popen([sys.executable, *command.split()], cwd=files, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120

@@ -73,7 +73,7 @@ def test_a_killed_training_ends_with_the_same_results(files, tiny_folder, tmp_pa
     settings = [*SETTINGS, "repetitions=1", "ipet.d=2", "ipet.enough=35"]
 
     def train(folder):
-        data = {"unlabeled": files / "unlabeled.csv", "test": files / "test.csv"}
+        data = {"unlabeled": files / "unlabeled.csv", "test": files / "test.csv", "recipe": "paper"}
         clozify.train(
             files / "task.toml", files / "labeled.csv", folder, method=method, model=model, settings=settings, **data
         )

@@ -211,7 +211,8 @@ def test_the_workers_end_when_the_main_process_is_killed(files, tiny_folder):
     """They would go on writing to a folder that a new process may have locked."""
     code = (
         "import sys; from clozify import train; task, labeled, rows, model, output = sys.argv[1:]; "
-        "train(task, labeled, output, at_once=2, unlabeled=rows, model=model, settings=['finetune.max_steps=9999'])"
+        "train(task, labeled, output, at_once=2, unlabeled=rows, model=model, recipe='paper', "
+        "settings=['finetune.max_steps=9999'])"
     )
     inputs = [files / "task.toml", files / "labeled.csv", files / "unlabeled.csv", tiny_folder("bert"), files / "run"]
     process = subprocess.Popen([sys.executable, "-c", code, *map(str, inputs)])
@@ -277,6 +278,8 @@ def main(monkeypatch, files, *more):
         files / "labeled.csv",
         "--output",
         files / "planned",
+        "--recipe",
+        "paper",
     ]
     printed = io.StringIO()
     monkeypatch.setattr(sys, "argv", [*map(str, inputs), "--json", *map(str, more)])

@@ -238,6 +238,7 @@ def test_a_run_in_a_store_that_is_killed_resumes_and_its_classifier_predicts(run
     alone = run("alone")
     options = ["clozify", "train", files / "task.toml", "--labeled", files / "labeled.csv", "--output", address]
     options += ["--unlabeled", files / "unlabeled.csv", "--test", files / "test.csv", "--model", alone["model"]]
+    options += ["--recipe", "paper"]
     options += [word for setting in SETTINGS for word in ("--set", setting)]
     options += ["--executor", "ray", "--address", cluster, "--at-once", "2"]  # so one thread each, as alone
     code = "import sys; from clozify.cli import main; sys.argv = sys.argv[1:]; main()"

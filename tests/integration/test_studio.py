@@ -193,7 +193,9 @@ def test_a_run_starts_the_command_that_is_shown(project, monkeypatch):
 def test_a_run_trains_a_classifier_that_answers(project):
     for row in range(4):
         project.set_label(row, str(1 + row % 2))
-    run = project.start(RunSettings(unlabeled=20, recipe_settings=" ".join([*SETTINGS, "repetitions=1"])))
+    run = project.start(
+        RunSettings(recipe="paper", unlabeled=20, recipe_settings=" ".join([*SETTINGS, "repetitions=1"]))
+    )
     assert wait(run) == "done", run.problems()
     assert run.trained_models() == run.expected_models == 3
     assert run.log_lines()[-1].startswith("done in")
@@ -256,7 +258,9 @@ def test_a_run_that_outlived_its_studio_is_running(project):
 @pytest.mark.slow
 def test_a_run_without_unlabelled_rows_has_an_ensemble_that_answers(project, files):
     project.load(str(files / "test.csv"))
-    run = project.start(RunSettings(unlabeled=0, recipe_settings=" ".join([*SETTINGS, "repetitions=1"])))
+    run = project.start(
+        RunSettings(recipe="paper", unlabeled=0, recipe_settings=" ".join([*SETTINGS, "repetitions=1"]))
+    )
     assert wait(run) == "done", run.problems()
     assert run.trained_models() == run.expected_models == 2
     assert run.report is not None

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from clozify.config.auto import Conditions, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task
 from clozify.data.readers import open_data
@@ -40,8 +42,13 @@ class RunSettings:
     def expected_models(self, task: Task) -> int:
         """The number of models that a run trains; 0: unknown."""
         recipe = self.load_recipe()
+        if recipe.adapt:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            conditions = Conditions(device, 0, len(task.labels), self.examples, self.unlabeled, self.method)
+            recipe = fit_recipe(recipe, conditions)
         if self.method == "pet":
-            return (len(task.pairs) + int(recipe.distillation and self.unlabeled > 0)) * recipe.repetitions
+            pairs = min(len(task.pairs), recipe.max_pairs or len(task.pairs))
+            return (pairs + int(recipe.distillation and self.unlabeled > 0)) * recipe.repetitions
         return recipe.repetitions if self.method == "supervised" else 0
 
 

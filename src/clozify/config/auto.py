@@ -19,7 +19,7 @@ FROZEN_ON_CPU = 0.5  # of the layers: their states are computed once
 HEAD_LEARNING_RATE = 1e-3
 PASSES = 7  # over the labelled rows
 MANY_ROWS = 150  # labelled rows from which upper layers take a higher learning rate
-FEWEST_TO_DISTILL = 100  # unlabelled rows
+FEWEST_TO_DISTILL = 2  # unlabelled rows a label: a label that no row shows is not learned
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
     fitted = _fit_cpu(recipe, conditions) if conditions.device == "cpu" else _fit_gpu(recipe, conditions)
     if conditions.labeled == 0:
         fitted = fitted.model_copy(update={"ipet": fitted.ipet.model_copy(update={"generations": 3})})
-    return fitted.model_copy(update={"distillation": conditions.unlabeled >= FEWEST_TO_DISTILL})
+    return fitted.model_copy(update={"distillation": conditions.unlabeled >= FEWEST_TO_DISTILL * conditions.labels})
 
 
 def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:

@@ -159,7 +159,7 @@ class Encoder:
     @property
     def reads_one_position(self) -> bool:
         """Whether `forward_passes` can compute the states of one position of each row alone."""
-        return self.model.training and self._split is not None and self._split.gather is not None
+        return self._split is not None and self._split.gather is not None and self.model.training
 
     @contextmanager
     def frozen_layers(self, fraction: float, rows: EncodedRows | None) -> Iterator[None]:

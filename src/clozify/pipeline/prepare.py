@@ -84,7 +84,8 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         )
         recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
         if inputs.method not in SEMI_SUPERVISED:
-            choice = explain(recipe, conditions, len(task.pairs))
+            pairs = 0 if inputs.method == "supervised" else len(task.pairs)  # cached in the task
+            choice = explain(recipe, conditions, pairs)
     if inputs.method in ENSEMBLE_METHODS and unlabeled is not None:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
     if inputs.method in ENSEMBLE_METHODS:

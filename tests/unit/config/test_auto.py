@@ -43,7 +43,7 @@ def test_a_cpu_gets_less_work_than_a_gpu():
 
 def test_many_labels_are_distilled_longer_and_few_rows_not_at_all():
     assert fit_recipe(AUTO, conditions(labels=77)).distill.max_steps > fit_recipe(AUTO, conditions()).distill.max_steps
-    assert not fit_recipe(AUTO, conditions(unlabeled=20)).distillation
+    assert not fit_recipe(AUTO, conditions(unlabeled=7)).distillation
 
 
 def test_a_run_fits_the_recipe_and_the_user_s_settings_come_last():

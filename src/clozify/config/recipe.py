@@ -25,6 +25,7 @@ from clozify.config.sections import Finetune as Finetune
 from clozify.config.sections import Frozen as Frozen
 from clozify.config.sections import IPet as IPet
 from clozify.config.sections import MemberTraining as MemberTraining
+from clozify.config.sections import PartialTraining as PartialTraining
 from clozify.config.sections import Pretrain as Pretrain
 from clozify.config.sections import Section
 from clozify.config.sections import StudentTraining as StudentTraining

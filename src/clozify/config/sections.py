@@ -57,8 +57,8 @@ class Training(Section):
         return self.steps(rows) if self.num_train_epochs is not None else self.max_steps
 
 
-class MemberTraining(Training):
-    """How a member is trained, with what the paper does not have."""
+class PartialTraining(Training):
+    """How an encoder, or its upper layers alone, are trained."""
 
     frozen_layers: float = Field(
         0.0,
@@ -66,21 +66,20 @@ class MemberTraining(Training):
         lt=1,
         description="The fraction of the encoder's layers, from the embeddings up, that keep their pretrained weights.",
     )
+
+
+class MemberTraining(PartialTraining):
+    """How a member is trained, with what the paper does not have."""
+
     balanced_batches: bool = Field(False, description="Draw every label equally often.")
     contrastive: float = Field(
         0.0, ge=0, description="The weight of a supervised contrastive loss on the states at the mask."
     )
 
 
-class StudentTraining(Training):
+class StudentTraining(PartialTraining):
     """How a classifier with a new head is trained, with what the paper does not have."""
 
-    frozen_layers: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="The fraction of the encoder's layers, from the embeddings up, that keep their pretrained weights.",
-    )
     head_learning_rate: float | None = Field(
         None, gt=0, description="The peak learning rate of the new head; by default it is the encoder's."
     )

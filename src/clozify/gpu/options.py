@@ -50,12 +50,8 @@ class GpuOptions:
 
     def numerics(self, device: str) -> dict[str, str]:
         """What changes the numbers on a device, for the keys of jobs."""
-        precision = {
-            "precision": "bf16" if self.trains_in_bf16(device) else "float32",
-            "scoring": "bf16" if self.scores_in_bf16(device) else "float32",
-        }
-        if self.scores_in_int8(device):
-            precision["scoring"] = "int8"
+        scoring = "int8" if self.scores_in_int8(device) else "bf16" if self.scores_in_bf16(device) else "float32"
+        precision = {"precision": "bf16" if self.trains_in_bf16(device) else "float32", "scoring": scoring}
         return precision | ({"kernels": self.kernels} if _is_cuda(device) else {})
 
 

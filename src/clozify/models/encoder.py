@@ -6,7 +6,6 @@ groups of rows of like length; a GPU runs padded or, where the encoder supports 
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from clozify.models.frozen_layers import (
     split_encoder,
     without_gradients,
 )
-from clozify.models.int8_linear import replace_module
+from clozify.models.modules import replace_module
 from clozify.prompts.encode import Batch, EncodedRows, forward_batches
 from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.utils import libraries
@@ -59,10 +58,7 @@ class PrecomputedEncoder(nn.Module):
 
 def head_of(model: Any) -> Any:
     """The model with its encoder replaced by a `PrecomputedEncoder`; all weights are shared with the model."""
-    head = copy.copy(model)
-    head._modules = dict(model._modules)
-    head._modules[model.base_model_prefix] = PrecomputedEncoder(model.base_model)
-    return head
+    return replace_module(model, model.base_model_prefix, PrecomputedEncoder(model.base_model))
 
 
 class Encoder:

@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clozify.models.int8_linear import quantized, replace_module
+from clozify.models.int8_linear import quantized
+from clozify.models.modules import replace_module
 from clozify.prompts.encode import EncodedRows, forward_batches
 
 MAX_CACHE_BYTES = 2**30

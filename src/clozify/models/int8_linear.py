@@ -8,7 +8,6 @@ measured with the model itself. The gain over float32 is in benchmarks/RESULTS.m
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from functools import cache
 
 import torch
 from torch import Tensor, nn
+
+from clozify.models.modules import replace_module
 
 PRECISIONS = ("auto", "float32", "int8")
 
@@ -49,17 +50,6 @@ class Int8Linear(nn.Module):
         scale = tokens.abs().amax(dim=1, keepdim=True).clamp_min_(1e-12).div_(MAX_INT8)  # (tokens, 1)
         sums = torch._int_mm((tokens / scale).round_().to(torch.int8), self.weight)  # (tokens, outputs), int32
         return torch.addcmul(self.bias, sums.float().mul_(self.scale), scale).view(*inputs.shape[:-1], -1)
-
-
-def replace_module(root: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """A shallow copy of `root` in which the submodule `name` is replaced; all other weights are shared."""
-    clone = copy.copy(root)
-    clone._modules = dict(root._modules)
-    first, _, rest = name.partition(".")
-    child = clone._modules[first]
-    assert child is not None
-    clone._modules[first] = replace_module(child, rest, module) if rest else module
-    return clone
 
 
 def quantized(encoder: nn.Module) -> nn.Module:

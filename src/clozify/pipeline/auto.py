@@ -11,7 +11,8 @@ import time
 import numpy as np
 import torch
 
-from clozify.config.recipe import MemberTraining, StudentTraining
+from clozify.config.recipe import PartialTraining
+from clozify.executors.local import LocalExecutor
 from clozify.pipeline.cost import generation_costs
 from clozify.pipeline.run import Run
 from clozify.prompts.encode import Batch
@@ -23,11 +24,13 @@ OVERHEAD = 1.25  # the optimizer, reading and writing
 
 
 def announce(run: Run) -> None:
-    """Log what the recipe auto chose, and about how long it will take on this machine."""
+    """Log what the recipe auto chose and, where this process does the work, about how long it will take."""
     plan, log = run.plan, run.context.log
     if not plan.choice:
         return
     log(plan.choice)
+    if not isinstance(run.executor, LocalExecutor):
+        return  # other processes or machines do the work
     seconds = OVERHEAD * count_forward_passes(plan) * _row_seconds(run)
     alternative = "; --recipe paper is the paper's appendix B"
     if run.context.device == "cpu":
@@ -57,7 +60,7 @@ def count_forward_passes(plan: Plan) -> float:
     return passes
 
 
-def _training_passes(settings: MemberTraining | StudentTraining, rows: int, scoring: float) -> float:
+def _training_passes(settings: PartialTraining, rows: int, scoring: float) -> float:
     """A training's work: the frozen layers once for each of the rows, the others three times for each row of a step."""
     trained = 1 - settings.frozen_layers
     return scoring * settings.frozen_layers * rows + 3 * trained * settings.steps(rows) * settings.rows_per_step

@@ -12,6 +12,7 @@ import clozify
 from clozify.cli.options import (
     ExamplesOption,
     JsonOption,
+    LabelsFromOption,
     LengthOption,
     MapOption,
     ModelOption,
@@ -56,13 +57,14 @@ def check(
     task: TaskArgument,
     data: Annotated[str | None, typer.Option(help="Rows to show the patterns with.")] = None,
     model: ModelOption = "builtin",
+    labels_from: LabelsFromOption = None,
     mapping: MapOption = None,
     max_length: LengthOption = 256,
     as_json: JsonOption = False,
 ) -> None:
     """Show a task as the model reads it, with all its problems."""
-    loaded_task = clozify.load_task(task)
     column_mapping = parse_mapping(mapping)
+    loaded_task = clozify.load_task(task, labels_from, column_mapping)
 
     from clozify.cli.tables import show_check
     from clozify.inference.check import check as check_task
@@ -92,13 +94,14 @@ def zero_shot(
             show_default=False,
         ),
     ] = None,
+    labels_from: LabelsFromOption = None,
     mapping: MapOption = None,
     max_length: LengthOption = 256,
     as_json: JsonOption = False,
 ) -> None:
     """Predict rows without training; if they have labels, print each pattern's accuracy."""
-    loaded_task = clozify.load_task(task)
     column_mapping = parse_mapping(mapping)
+    loaded_task = clozify.load_task(task, labels_from, column_mapping)
     result = clozify.zero_shot(loaded_task, data, model, output, calibrate, column_mapping, max_length)
     if as_json:
         print_json(result.to_json())
@@ -130,12 +133,13 @@ def find_words(
     seed_words: Annotated[
         list[str] | None, typer.Option(help="LABEL=WORD,WORD: words that the label keeps; repeatable.")
     ] = None,
+    labels_from: LabelsFromOption = None,
     mapping: MapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find words for the labels from labelled rows and write a task file with them."""
-    loaded_task, loaded_recipe = clozify.load_task(task), clozify.load_recipe(recipe, settings or [])
-    column_mapping = parse_mapping(mapping)
+    column_mapping, loaded_recipe = parse_mapping(mapping), clozify.load_recipe(recipe, settings or [])
+    loaded_task = clozify.load_task(task, labels_from, column_mapping)
     words_by_label: dict[str, list[str]] = {}
     for seed in seed_words or []:
         label, equals, words = seed.rpartition("=")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from clozify.inference.finished_run import evaluate as evaluate
     from clozify.inference.finished_run import load_run as load_run
     from clozify.inference.finished_run import predict as predict
+    from clozify.inference.init_task import InitResult as InitResult
+    from clozify.inference.init_task import init_task as init_task
     from clozify.inference.suggest import Suggestions as Suggestions
     from clozify.inference.suggest import suggest as suggest
     from clozify.inference.training import TrainResult as TrainResult
@@ -71,6 +73,7 @@ _MODULES = {
     "estimator": ["PetClassifier"],
     "inference.export": ["ExportResult", "export"],
     "inference.finished_run": ["EvaluationResult", "FinishedRun", "Predictions", "evaluate", "load_run", "predict"],
+    "inference.init_task": ["InitResult", "init_task"],
     "inference.suggest": ["Suggestions", "suggest"],
     "inference.training": ["TrainResult", "train"],
     "inference.zero_shot": ["ZeroShotResult", "zero_shot"],

@@ -24,12 +24,14 @@ if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.demo import DemoResult
     from clozify.inference.check import PairWords, TaskCheck
     from clozify.inference.finished_run import EvaluationResult
+    from clozify.inference.init_task import InitResult
     from clozify.inference.suggest import Suggestions
     from clozify.inference.zero_shot import ZeroShotResult
     from clozify.pipeline.cost import CostEstimate
     from clozify.pipeline.find_words import FindWordsReport
 
 MAX_PREDICTIONS = 5  # that are printed
+MAX_NAMES = 8  # labels that are named in a line
 
 
 def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
@@ -44,6 +46,31 @@ def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
             Text(task["description"]),
         )
     console.print(table)
+
+
+def show_init(console: Console, result: InitResult) -> None:
+    """Print what was recognised in the data, and what to type next."""
+    task = result.task
+    names = ", ".join(task.labels[:MAX_NAMES]) + (", ..." if len(task.labels) > MAX_NAMES else "")
+    console.print(Text(f"{result.data}: {result.rows:,} rows."))
+    lines = [
+        (f"text column{'s' if len(task.fields) > 1 else ''}", ", ".join(task.fields)),
+        ("label column", result.label_column or "none in this file"),
+        ("id column", task.id),
+        (f"{len(task.labels)} labels", names),
+        (f"{len(task.patterns)} patterns", f"for {result.kind}, such as {task.patterns[0]}"),
+    ]
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in lines:
+        if value is not None:
+            table.add_row(Text(name, style="dim"), Text(value))
+    console.print(Padding(table, (0, 0, 0, 2)))
+    show_warnings(console, result.notes)
+    console.print(Text(f"The task is in {result.output}. Look it over, then try"))
+    for command in result.commands:
+        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+    if result.label_column is not None:
+        console.print(Text("Texts without labels help, too: pass them to train with --unlabeled FILE.", style="dim"))
 
 
 def show_check(console: Console, result: TaskCheck) -> None:

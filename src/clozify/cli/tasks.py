@@ -1,4 +1,4 @@
-"""The commands that need no training: `tasks`, `check`, `zero-shot`, `find-words` and `recipe`."""
+"""The commands that need no training: `tasks`, `init`, `check`, `zero-shot`, `find-words` and `recipe`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,38 @@ def tasks(as_json: JsonOption = False) -> None:
         print_json(listed)
     else:
         show_tasks(Console(), listed)
+
+
+@app.command()
+def init(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="The data: a file, a folder or NAME@SPLIT on the hub.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The task file to write.")] = Path("task.toml"),
+    text: Annotated[
+        list[str] | None, typer.Option(help="A column with texts; repeatable. Default: the likeliest columns.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The column with the labels. Default: the likeliest column.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The task's name. Default: the name of the file or its folder.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="LABEL,LABEL: the labels, for data that has none.")] = None,
+    labels_from: Annotated[
+        str | None, typer.Option(help="A file with the labels: data with a label column, or text with one a line.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a task file for your data: its columns, its labels, and patterns that fit."""
+    names = None if labels is None else [name.strip() for name in labels.split(",")]
+    result = clozify.init_task(data, output, text or (), label, name, names, labels_from, force)
+    if as_json:
+        print_json(result.to_json())
+        return
+
+    from clozify.cli.tables import show_init
+
+    show_init(Console(), result)
 
 
 @app.command()

@@ -26,7 +26,7 @@ from pydantic import (
 from clozify.config.label_names import name_to_words, words_of_names
 from clozify.config.pattern import MASK, Pattern
 from clozify.config.toml import parse_toml
-from clozify.errors import TaskError, did_you_mean, quoted
+from clozify.errors import TaskError, did_you_mean, quoted, unknown_names
 from clozify.utils.atomic import atomic_write_text
 
 TaskSource: TypeAlias = "str | Path | Task | Mapping[str, Any]"  # a file, a shipped task's name, or the task itself
@@ -220,27 +220,12 @@ def parse_task(text: str, source: str = "the task") -> Task:
 
 def build_task(content: Mapping[str, Any], source: str, more_labels: Sequence[str] = ()) -> Task:
     """A task from the content of a task file; `more_labels` are added to its labels, with their names as words."""
-    content, problems = dict(content), list[str]()
-    if "labels" in content and "verbalizers" in content:
-        raise TaskError(f"{source}: there are both [labels] and [[verbalizers]]; keep one of them.")
-    if isinstance(content.get("labels"), (list, tuple)):
-        content["labels"], problems = words_of_names(content["labels"])
-    if has_labels(content):
-        content.setdefault("verbalizers", [{"words": content.pop("labels", None)}])
-    elif more_labels:
-        content["verbalizers"] = [{"words": {}}]
-    else:
-        raise TaskError(
-            f'{source}: there are no labels; write labels = ["...", "..."] with their names or a table [labels] with '
-            "a word for each, or take them from a file with --labels-from."
-        )
-    if more_labels:
-        content["verbalizers"] = _with_labels(content["verbalizers"], more_labels)
     try:
+        content, problems = _with_verbalizers(content, more_labels)
         task = Task.model_validate(content)
         problems += task.problems()
     except TaskError as error:
-        problems += error.problems
+        problems = error.problems
     if problems:
         raise TaskError([f"{source}: {problem}" for problem in problems])
     return task
@@ -251,13 +236,43 @@ def has_labels(content: Mapping[str, Any]) -> bool:
     return "labels" in content or "verbalizers" in content
 
 
+def _with_verbalizers(content: Mapping[str, Any], more_labels: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The content with `verbalizers` instead of `labels` and `words`, and the faults of a list of labels."""
+    content = dict(content)
+    labels, words = content.pop("labels", None), content.pop("words", {})
+    if labels is not None and "verbalizers" in content:
+        raise TaskError("there are both [labels] and [[verbalizers]]; keep one of them.")
+    if words and (isinstance(labels, Mapping) or "verbalizers" in content):
+        raise TaskError("the entry 'words' belongs to a list of labels; write the words where the labels are.")
+    if labels is None and "verbalizers" not in content and not more_labels:
+        raise TaskError(
+            'there are no labels; write labels = ["...", "..."] with their names or a table [labels] with a word for '
+            "each, or take them from a file with --labels-from."
+        )
+    problems = list[str]()
+    if isinstance(labels, (list, tuple)):
+        labels, problems = words_of_names(labels)
+    verbalizers = content.setdefault("verbalizers", [{"words": {} if labels is None else labels}])
+    if more_labels:
+        verbalizers = _with_labels(verbalizers, more_labels)
+    known = verbalizers[0]["words"] if words else None
+    if not isinstance(words, Mapping):
+        problems.append(f"the entry 'words' is {words!r}; write a table with words for some of the labels.")
+    elif isinstance(known, Mapping):
+        if unknown := [name for name in words if name not in known]:
+            names = unknown_names(unknown, list(known))
+            problems.append(f"The entry 'words' has the label {names}, which is not in 'labels'; add it there.")
+        verbalizers = [{"words": {name: words.get(name, own) for name, own in known.items()}}]
+    return {**content, "verbalizers": verbalizers}, problems
+
+
 def _with_labels(verbalizers: Any, names: Sequence[str]) -> Any:
     """Verbalizers with more labels; what is no verbalizer is left for validation to report."""
-    words = words_of_names(names)[0]
+    names_as_words = words_of_names(names)[0]
     if not isinstance(verbalizers, list) or not all(isinstance(entry, Mapping) for entry in verbalizers):
         return verbalizers
     return [
-        {**entry, "words": {**entry["words"], **{name: words[name] for name in words if name not in entry["words"]}}}
+        {**entry, "words": {**entry["words"], **{n: w for n, w in names_as_words.items() if n not in entry["words"]}}}
         if isinstance(entry.get("words"), Mapping)
         else entry
         for entry in verbalizers
@@ -278,7 +293,7 @@ def _explain(fault: Any) -> str:
         path = ["labels", *path[3:]]
     name = ".".join(path)
     if fault["type"] == "extra_forbidden":
-        near = did_you_mean(path[-1], [*Task.model_fields, "labels"])
+        near = did_you_mean(path[-1], [*Task.model_fields, "labels", "words"])
         return f"the entry '{name}' is not known{near}; remove or rename it."
     if fault["type"] == "missing" and path == ["labels"]:
         return 'a verbalizer has no words; add words = { label = "word", ... } to it.'

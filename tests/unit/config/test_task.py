@@ -140,3 +140,37 @@ def test_a_task_or_recipe_made_in_python_raises_the_errors_of_clozify():
         with pytest.raises(RecipeError):
             load_recipe(recipe, settings)
     assert load_recipe("paper", "seed=1").seed == 1
+
+
+def test_names_in_a_list_are_the_words():
+    task = parse_task(toml("", labels='["card_arrival", "LostCard"]'))
+    assert task.verbalizers[0].words == {"card_arrival": ("card arrival",), "LostCard": ("lost card",)}
+    assert load_task({"fields": ["text"], "patterns": ["{mask}: {text}"], "labels": ["a_b", 1]}).labels == ["a_b", "1"]
+
+
+def test_a_list_of_labels_stays_a_list():
+    text = toml("", labels='["card_arrival", "LostCard"]')
+    assert 'labels = [\n    "card_arrival",' in parse_task(text).to_toml()
+    assert parse_task(parse_task(text).to_toml()) == parse_task(text)
+    changed = parse_task(text).with_changes(
+        verbalizers=[{"words": {"card_arrival": "card arrival", "LostCard": "lost"}}]
+    )
+    assert "[labels]" in changed.to_toml()
+    assert parse_task(changed.to_toml()) == changed
+
+
+def test_faults_of_a_list_are_told_with_all_others():
+    message = problems(toml("", labels='["a", "", "b", "a"]', patterns='["no gap {text}"]'))
+    assert "Name 2 of the list 'labels' is empty" in message
+    assert "'a' stands twice in 'labels'" in message
+    assert "has no {mask}" in message
+
+
+def test_hundreds_of_labels_are_not_all_named_in_a_message():
+    names = ", ".join(f'"label_{number}"' for number in range(300))
+    message = problems(toml("", labels=f"[{names}]", aliases='[["x", "y"]]', label='"text"'))
+    assert max(map(len, message.splitlines())) < 400
+
+
+def test_labels_of_another_type_are_explained():
+    assert "write a list of names, or a table" in problems(toml("", labels='"a b c"'))

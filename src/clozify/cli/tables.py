@@ -1,13 +1,12 @@
 """Tables that the commands print for people; programs take `--json`.
 
-What `clozify train` and `clozify report` print about finished runs is in `clozify.report.terminal`.
+What `clozify check` prints is in `check_tables`, what `clozify train` and `clozify report` print about finished runs in
+`clozify.report.terminal`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -22,7 +21,6 @@ from clozify.report.terminal import metrics_table, show_warnings
 
 if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.demo import DemoResult
-    from clozify.inference.check import PairWords, TaskCheck
     from clozify.inference.finished_run import EvaluationResult
     from clozify.inference.init_task import InitResult
     from clozify.inference.suggest import Suggestions
@@ -71,79 +69,6 @@ def show_init(console: Console, result: InitResult) -> None:
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
     if result.label_column is not None:
         console.print(Text("Texts without labels help, too: pass them to train with --unlabeled FILE.", style="dim"))
-
-
-def show_check(console: Console, result: TaskCheck) -> None:
-    """Print a task, each pattern as the model reads it, each label's tokens, and the problems."""
-    labels = ", ".join(result.labels)
-    console.print(Text.assemble(("Task ", "bold"), (result.task, "bold cyan"), f": {result.description}"))
-    console.print(
-        Text(
-            f"Fields: {', '.join(result.fields)}. {len(result.labels)} labels: {labels}. "
-            f"Metric: {result.metric}. Model: {result.model}."
-        )
-    )
-    if result.rows is not None:
-        counts = result.rows_per_label or {}
-        per_label = "" if not counts else ": " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        console.print(Text(f"Data: {result.data}, {result.rows:,} rows{per_label}."))
-    words = [[pair.model_copy(update={"pair": ""}) for pair in pattern.pairs] for pattern in result.patterns]
-    same_words = all(pairs == words[0] for pairs in words)
-    if same_words and words:
-        _show_tokens(console, words[0], "words")
-    for index, pattern in enumerate(result.patterns, start=1):
-        console.print()
-        console.print(Text.assemble((f"Pattern {index}  ", "bold"), (pattern.pattern, "cyan")))
-        if not same_words:
-            _show_tokens(console, pattern.pairs, "words of this pattern")
-        for row, label in zip_longest(pattern.rows, result.first_labels):
-            _show_detail(console, "the model reads", _excerpt(row.read_as, result.mask))
-            for pair, answer in zip(pattern.pairs, row.answers, strict=True):
-                likeliest = sorted(answer.items(), key=lambda item: -item[1])[:3]
-                probabilities = ", ".join(f"{name} {percent(probability)}%" for name, probability in likeliest)
-                truth = f" (true label: {label})" if label else ""
-                _show_detail(console, f"the model answers{_verbalizer_name(pair)}", probabilities + truth)
-        for pair, accuracy in zip(pattern.pairs, pattern.accuracies or (), strict=False):
-            compared = f"{percent(accuracy)} on {result.scored_rows:,} labelled rows"
-            compared += f"; always the most frequent label: {percent(result.majority)}"
-            name = "accuracy before training" + (", calibrated" if result.calibrated else "")
-            _show_detail(console, name + _verbalizer_name(pair), compared)
-        _show_detail(console, "likeliest words of all", ", ".join(pattern.own_answers))
-    console.print()
-    show_warnings(console, result.warnings)
-    if result.problems:
-        for problem in result.problems:
-            console.print(Text.assemble(("problem: ", "bold red"), problem))
-    elif result.warnings:
-        count = len(result.warnings)
-        console.print(Text(f"The task can be used; see the note{'s' if count > 1 else ''} above.", style="yellow"))
-    else:
-        console.print(Text("No problems found.", style="green"))
-
-
-def _show_detail(console: Console, name: str, text: str) -> None:
-    console.print(Padding(Text.assemble((f"{name}  ", "dim"), text), (0, 0, 0, 2), expand=False))
-
-
-def _verbalizer_name(pair: PairWords) -> str:
-    return f" ({pair.verbalizer})" if pair.verbalizer else ""
-
-
-def _show_tokens(console: Console, pairs: Sequence[PairWords], name: str) -> None:
-    for pair in pairs:
-        words = (
-            f"{label} = " + " | ".join(f"{word.token} ({word.id})" for word in label_words)
-            for label, label_words in pair.words.items()
-        )
-        _show_detail(console, name + _verbalizer_name(pair), ", ".join(words))
-
-
-def _excerpt(text: str, mask: str, length: int = 400) -> str:
-    """The part of a long text around the mask."""
-    if len(text) <= length:
-        return text
-    start = max(0, min(text.find(mask) - length // 2, len(text) - length))
-    return ("... " if start else "") + text[start : start + length] + (" ..." if start + length < len(text) else "")
 
 
 def show_zero_shot(console: Console, result: ZeroShotResult) -> None:

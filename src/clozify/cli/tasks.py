@@ -98,7 +98,7 @@ def check(
     column_mapping = parse_mapping(mapping)
     loaded_task = clozify.load_task(task, labels_from, column_mapping)
 
-    from clozify.cli.tables import show_check
+    from clozify.cli.check_tables import show_check
     from clozify.inference.check import check as check_task
 
     result = check_task(loaded_task, clozify.load_model(model), data, column_mapping, max_length)

@@ -192,7 +192,7 @@ def _default_name(source: str) -> str:
 def _render(entries: Mapping[str, Any], kind: str, source: str) -> str:
     """The task file with comments."""
     lines = [
-        f"# A task for {' '.join(source.split())}, written by clozify init; change what you like.",
+        f"# A task for {_value(source)}, written by clozify init; change what you like.",
         f"name = {_value(entries['name'])}",
         '# description = "The question in a sentence."',
         f"fields = {_value(entries['fields'])}  # the columns that a pattern may use",

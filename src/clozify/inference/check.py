@@ -26,6 +26,7 @@ from clozify.prompts.verbalizer import word_ids
 from clozify.runs.metrics import Record
 
 MAX_SCORED_ROWS = 500  # labelled rows that the patterns are scored on
+SUGGESTING_PATTERNS = 2  # patterns that words are suggested from
 MIN_SCORED_ROWS = 10  # of fewer, an accuracy says too little
 
 
@@ -132,8 +133,7 @@ def check(
                 labeled = _labeled_rows(rows)
                 answers = _answer_labeled_rows(model, prompts, labeled, max_length)
                 patterns = [_with_accuracies(pattern, answers) for pattern in patterns]
-                templates = [compile_pattern(Pattern(text), model.tokenizer) for text in task.patterns]
-                label_checks = _check_labels(answers, distinctive_words(model, templates, labeled, max_length))
+                label_checks = _check_labels(answers, _suggest_words(model, rows))
                 warnings += answers.warnings()
     except ClozifyError as error:
         problems += error.problems
@@ -216,6 +216,12 @@ def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, ma
     indices = [pair for pattern in prompts.patterns for pair in pattern.pairs]
     names = [rows.task.pairs[index].name for index in indices]
     return LabeledAnswers(rows.labels, dict(zip(names, predicted, strict=True)), calibrated)
+
+
+def _suggest_words(model: ClozeModel, rows: Rows) -> dict[str, list[str]]:
+    """Words that tell each label from the others, by the first patterns."""
+    texts = rows.task.patterns[:SUGGESTING_PATTERNS]
+    return distinctive_words(model, [compile_pattern(Pattern(text), model.tokenizer) for text in texts], rows)
 
 
 def _check_labels(answers: LabeledAnswers, words: dict[str, list[str]]) -> list[LabelCheck]:

@@ -13,14 +13,23 @@ from clozify.models.cloze import ClozeModel
 from clozify.prompts.encode import EncodedRows, Template
 from clozify.prompts.verbalizer import word_ids
 
+MAX_ROWS, MAX_ROWS_PER_LABEL = 300, 5  # rows that words are suggested from
+MAX_LENGTH = 64  # tokens of these rows
 LIKELY_TOKENS = 200  # a suggestion is among the label's likeliest tokens, so that it fits the pattern, too
 TOKENS_PER_BATCH = 2_048
 MIN_LETTERS = 3
 
 
+def first_rows_of_labels(rows: Rows) -> Rows:
+    """The first rows of each label: five or, of many labels, fewer."""
+    count = min(MAX_ROWS_PER_LABEL, max(1, MAX_ROWS // len(rows.task.labels)))
+    selected = [np.flatnonzero(rows.labels == label)[:count] for label in range(len(rows.task.labels))]
+    return rows.select(np.concatenate(selected))
+
+
 @torch.inference_mode()
 def label_log_probabilities(
-    model: ClozeModel, templates: Sequence[Template], rows: Rows, max_length: int
+    model: ClozeModel, templates: Sequence[Template], rows: Rows
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The sums of every token's log-probability at the mask over each label's rows, and the rows' number.
 
@@ -31,6 +40,7 @@ def label_log_probabilities(
     counts = torch.from_numpy(np.bincount(rows.labels, minlength=labels) * len(templates)).float()
     for template in templates:
         columns = {c: c.tokenize(model.tokenizer, rows.texts(c.slot.field)) for c in set(template.fields)}
+        max_length = min(max(MAX_LENGTH, 2 * template.fixed_tokens), model.max_length)
         for batch in EncodedRows(template, columns, max_length).batches(TOKENS_PER_BATCH):
             scores = model.head(model.states_at_mask(batch).to(model.dtype))  # (batch, vocabulary)
             index = torch.from_numpy(rows.labels[batch.rows].astype(np.int64))
@@ -51,13 +61,13 @@ def distinctive_tokens(sums: torch.Tensor, counts: torch.Tensor) -> NDArray[np.i
 
 
 def distinctive_words(
-    model: ClozeModel, templates: Sequence[Template], rows: Rows, max_length: int, count: int = 4
+    model: ClozeModel, templates: Sequence[Template], rows: Rows, count: int = 4
 ) -> dict[str, list[str]]:
     """Complete words that tell each label from the others, best first, other than those that the label has.
 
-    A label without rows has none.
+    A label without rows has none. Words are suggested from a few rows of each label.
     """
-    sums, counts = label_log_probabilities(model, templates, rows, max_length)
+    sums, counts = label_log_probabilities(model, templates, first_rows_of_labels(rows))
     suggestions: dict[str, list[str]] = {}
     for label, tokens, label_rows in zip(rows.task.labels, distinctive_tokens(sums, counts), counts, strict=True):
         used = {part for v in rows.task.verbalizers for word in v.words[label] for part in word.lower().split()}

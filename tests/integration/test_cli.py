@@ -222,7 +222,7 @@ BAD = {
         ["zero-shot", "task.toml", "--data", "bad.csv"],
         "the label 'negg' (did you mean 'neg'?) and 'nep' (did you mean 'neg'?), which the task does not know",
     ),
-    "no file of labels": ("", ["check", "task.toml", "--labels-from", "nope.txt"], "'nope.txt' does not exist"),
+    "no file of labels": ("", ["check", "task.toml", "--labels-from", "nope.txt"], "'nope.txt', does not exist"),
     "a name too long": ("", ["check", "x" * 300], "too long"),
     "bad mapping": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--map", "text"], "FIELD=COLUMN"),
     "empty path": ("", ["zero-shot", "task.toml", "--data", ""], "The value of --data is empty"),

@@ -12,7 +12,7 @@ from clozify.config.task import Task, TaskSource, build_task, read_task
 from clozify.config.task import load_task as load_complete_task
 from clozify.data.readers import is_data_file, open_data
 from clozify.data.rows import UNLABELED, missing_column, to_text
-from clozify.errors import DataError, quoted
+from clozify.errors import DataError, did_you_mean, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -50,6 +50,9 @@ def read_labels(source: str | Path, label: str = "label", columns: Sequence[str]
     files without a header.
     """
     path = Path(source)
+    if not path.exists() and path.suffix and "@" not in str(source):
+        near = did_you_mean(str(path), [str(file) for file in path.parent.glob("*")])
+        raise DataError(f"The file with the labels, '{source}', does not exist{near}; name one that does.")
     if path.is_file() and not is_data_file(path):
         return _read_lines(path)
     dataset = open_data(source, columns, [label])

@@ -93,7 +93,7 @@ def test_init_writes_a_task_that_check_and_zero_shot_take(folder, run):
     assert "clozify check new.toml --data requests.csv" in out
     status, out, _ = run("check", "new.toml", "--data", "requests.csv")
     assert status == 0
-    assert "play + music (" in out
+    assert "play_music = play + music" in out
     assert run("zero-shot", "new.toml", "--data", "requests.csv")[0] == 0
 
 

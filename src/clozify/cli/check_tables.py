@@ -17,7 +17,7 @@ from clozify.report.format import percent
 from clozify.report.terminal import show_warnings
 
 if TYPE_CHECKING:  # it loads PyTorch
-    from clozify.inference.check import LabelCheck, PairWords, PatternCheck, TaskCheck, WordTokens
+    from clozify.inference.check import LabelCheck, PairWords, PatternCheck, TaskCheck
 
 MANY_LABELS = 15  # more of them are printed in short
 WEAK_LABELS = 10  # of many labels, those are printed that are recognised least
@@ -110,10 +110,13 @@ def _verbalizer_name(pair: PairWords) -> str:
 
 
 def _show_tokens(console: Console, pairs: Sequence[PairWords], name: str, many: bool) -> None:
-    """Print every word's tokens: those of a few labels with their ids, those of many in columns."""
+    """Print every word's tokens: those of many labels in columns."""
     for pair in pairs:
         if not many:
-            words = (f"{label} = " + " | ".join(map(_with_ids, words)) for label, words in pair.words.items())
+            words = (
+                f"{label} = " + " | ".join(" + ".join(word.tokens) for word in words)
+                for label, words in pair.words.items()
+            )
             _show_detail(console, name + _verbalizer_name(pair), ", ".join(words))
             continue
         _show_detail(console, f"{name} in the model's tokens{_verbalizer_name(pair)}", "")
@@ -122,11 +125,6 @@ def _show_tokens(console: Console, pairs: Sequence[PairWords], name: str, many: 
             for label, words in pair.words.items()
         ]
         console.print(Padding(Columns(lines, padding=(0, 2), column_first=True), (0, 0, 0, 2)))
-
-
-def _with_ids(word: WordTokens) -> str:
-    """A word's tokens and their ids: `card + arrival (4003 + 5508)`."""
-    return f"{' + '.join(word.tokens)} ({' + '.join(map(str, word.ids))})"
 
 
 def _excerpt(text: str, mask: str, length: int = 400) -> str:

@@ -30,7 +30,7 @@ SUGGESTING_PATTERNS = 2  # patterns that words are suggested from
 MIN_SCORED_ROWS = 10  # of fewer, an accuracy says too little
 
 
-class WordTokens(Record):
+class WordToken(Record):
     """A word of a verbalizer and its tokens."""
 
     word: str
@@ -43,7 +43,7 @@ class PairWords(Record):
 
     pair: str
     verbalizer: str
-    words: dict[str, list[WordTokens]]  # label -> words
+    words: dict[str, list[WordToken]]  # label -> words
 
 
 class RowPreview(Record):
@@ -288,11 +288,11 @@ def _preview_rows(
 
 
 def _pair_words(model: ClozeModel, template: Template, pair: Pair) -> PairWords:
-    def tokens(word: str) -> WordTokens:
+    def token(word: str) -> WordToken:
         ids = word_ids(model.tokenizer, template, word)
-        return WordTokens(word=word, tokens=model.tokenizer.to_tokens(ids), ids=ids)
+        return WordToken(word=word, tokens=model.tokenizer.to_tokens(ids), ids=ids)
 
-    words = {label: [tokens(word) for word in words] for label, words in pair.verbalizer.words.items()}
+    words = {label: [token(word) for word in words] for label, words in pair.verbalizer.words.items()}
     return PairWords(pair=pair.name, verbalizer=pair.verbalizer.name, words=words)
 
 

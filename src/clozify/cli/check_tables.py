@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from rich.columns import Columns
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from clozify.config.label_names import name_to_words
 from clozify.errors import quoted
 from clozify.report.format import percent
 from clozify.report.terminal import show_warnings
 
 if TYPE_CHECKING:  # it loads PyTorch
-    from clozify.inference.check import LabelCheck, PairWords, PatternCheck, TaskCheck
+    from clozify.inference.check import PairWords, PatternCheck, TaskCheck
 
 MANY_LABELS = 15  # more of them are printed in short
 WEAK_LABELS = 10  # of many labels, those are printed that are recognised least
@@ -27,7 +27,8 @@ def show_check(console: Console, result: TaskCheck) -> None:
     """Print a task, its words' tokens, each pattern as the model reads it, the labels, and the problems."""
     many = len(result.labels) > MANY_LABELS
     labels = f"{len(result.labels)} labels" + ("" if many else f": {', '.join(result.labels)}")
-    console.print(Text.assemble(("Task ", "bold"), (result.task, "bold cyan"), f": {result.description}"))
+    description = f": {result.description}" if result.description else ""
+    console.print(Text.assemble(("Task ", "bold"), (result.task, "bold cyan"), description))
     console.print(
         Text(f"Fields: {', '.join(result.fields)}. {labels}. Metric: {result.metric}. Model: {result.model}.")
     )
@@ -45,7 +46,7 @@ def show_check(console: Console, result: TaskCheck) -> None:
         _show_pattern(console, result, pattern)
     console.print()
     if result.label_checks:
-        _show_labels(console, result.label_checks, many)
+        _show_labels(console, result, many)
     show_warnings(console, result.warnings)
     if result.problems:
         for problem in result.problems:
@@ -80,22 +81,23 @@ def _show_pattern(console: Console, result: TaskCheck, pattern: PatternCheck) ->
             truth = f" (true label: {label})" if label else ""
             _show_detail(console, f"the model answers{_verbalizer_name(pair)}", probabilities + truth)
     for pair, accuracy in zip(pattern.pairs, pattern.accuracies or (), strict=False):
-        compared = f"{percent(accuracy)} on {result.scored_rows:,} labelled rows"
-        compared += f"; always the most frequent label: {percent(result.majority)}"
-        name = "accuracy before training" + (", calibrated" if result.calibrated else "")
-        _show_detail(console, name + _verbalizer_name(pair), compared)
+        _show_detail(console, f"accuracy before training{_verbalizer_name(pair)}", percent(accuracy))
     _show_detail(console, "likeliest words of all", ", ".join(pattern.own_answers))
 
 
-def _show_labels(console: Console, labels: Sequence[LabelCheck], many: bool) -> None:
+def _show_labels(console: Console, result: TaskCheck, many: bool) -> None:
     """Print how well labels are recognised before training, and words that tell them from the others."""
-    scored = sorted(
-        (label for label in labels if label.accuracy is not None), key=lambda label: (label.accuracy, -label.rows)
-    )
-    title = f"the {WEAK_LABELS} labels that are recognised least" if many else "label"
-    table = Table(title, "right", "mistaken for", "words that tell it from the others", box=None, pad_edge=False)
-    for label in scored[:WEAK_LABELS] if many else labels:
-        right = "no rows" if label.accuracy is None else f"{percent(label.accuracy, 0)}%"
+    calibrated = "calibrated, " if result.calibrated else ""
+    baseline = f"always the most frequent label would be {percent(result.majority)}"
+    console.print(Text(f"Accuracies are {calibrated}on {result.scored_rows:,} labelled rows; {baseline}."))
+    labels = result.label_checks
+    if many:
+        scored = [label for label in labels if label.accuracy is not None]
+        labels = sorted(scored, key=lambda label: label.accuracy or 0)[:WEAK_LABELS]
+        console.print(Text(f"The {len(labels)} labels that are recognised least:"))
+    table = Table("label", "right", "mistaken for", "words that tell it from the others", box=None, pad_edge=False)
+    for label in labels:
+        right = "no rows" if label.accuracy is None else percent(label.accuracy)
         table.add_row(Text(label.label), right, Text(label.confused_with or ""), Text(", ".join(label.words)))
     console.print(table)
     console.print()
@@ -110,21 +112,14 @@ def _verbalizer_name(pair: PairWords) -> str:
 
 
 def _show_tokens(console: Console, pairs: Sequence[PairWords], name: str, many: bool) -> None:
-    """Print every word's tokens: those of many labels in columns."""
+    """Print every word's tokens; of many labels, those whose words are their names are not named."""
     for pair in pairs:
-        if not many:
-            words = (
-                f"{label} = " + " | ".join(" + ".join(word.tokens) for word in words)
-                for label, words in pair.words.items()
-            )
-            _show_detail(console, name + _verbalizer_name(pair), ", ".join(words))
-            continue
-        _show_detail(console, f"{name} in the model's tokens{_verbalizer_name(pair)}", "")
-        lines = [
-            Text.assemble((f"{label} ", "dim"), " | ".join(" ".join(word.tokens) for word in words))
-            for label, words in pair.words.items()
-        ]
-        console.print(Padding(Columns(lines, padding=(0, 2), column_first=True), (0, 0, 0, 2)))
+        words = []
+        for label, label_words in pair.words.items():
+            named = not many or [word.word for word in label_words] != [name_to_words(label)]
+            tokens = " | ".join(("+" if many else " + ").join(word.tokens) for word in label_words)
+            words.append(f"{label} = {tokens}" if named else tokens)
+        _show_detail(console, name + _verbalizer_name(pair), ", ".join(words))
 
 
 def _excerpt(text: str, mask: str, length: int = 400) -> str:

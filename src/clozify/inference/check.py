@@ -26,7 +26,6 @@ from clozify.prompts.verbalizer import word_ids
 from clozify.runs.metrics import Record
 
 MAX_SCORED_ROWS = 500  # labelled rows that the patterns are scored on
-SUGGESTING_PATTERNS = 2  # patterns that words are suggested from
 MIN_SCORED_ROWS = 10  # of fewer, an accuracy says too little
 
 
@@ -133,7 +132,7 @@ def check(
                 labeled = _labeled_rows(rows)
                 answers = _answer_labeled_rows(model, prompts, labeled, max_length)
                 patterns = [_with_accuracies(pattern, answers) for pattern in patterns]
-                label_checks = _check_labels(answers, _suggest_words(model, rows))
+                label_checks = _check_labels(answers, _suggest_words(model, rows, patterns))
                 warnings += answers.warnings()
     except ClozifyError as error:
         problems += error.problems
@@ -218,10 +217,10 @@ def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, ma
     return LabeledAnswers(rows.labels, dict(zip(names, predicted, strict=True)), calibrated)
 
 
-def _suggest_words(model: ClozeModel, rows: Rows) -> dict[str, list[str]]:
-    """Words that tell each label from the others, by the first patterns."""
-    texts = rows.task.patterns[:SUGGESTING_PATTERNS]
-    return distinctive_words(model, [compile_pattern(Pattern(text), model.tokenizer) for text in texts], rows)
+def _suggest_words(model: ClozeModel, rows: Rows, patterns: list[PatternCheck]) -> dict[str, list[str]]:
+    """Words that tell each label from the others, by the pattern with the highest accuracy."""
+    best = max(patterns, key=lambda pattern: max(pattern.accuracies or [0.0]))
+    return distinctive_words(model, compile_pattern(Pattern(best.pattern), model.tokenizer), rows)
 
 
 def _check_labels(answers: LabeledAnswers, words: dict[str, list[str]]) -> list[LabelCheck]:

@@ -39,23 +39,21 @@ def test_a_token_that_is_never_likely_is_left_out(monkeypatch):
 
 def test_sums_are_those_of_a_naive_loop(tiny, labeled):
     model = tiny("bert")
-    templates = [compile_pattern(Pattern(text), model.tokenizer) for text in ("{mask}: {text}", "{text} is {mask}")]
-    sums, counts = distinctive_words.label_log_probabilities(model, templates, labeled)
-    assert counts.tolist() == [4, 4, 0]
+    template = compile_pattern(Pattern("{text} is {mask}"), model.tokenizer)
+    sums, counts = distinctive_words.label_log_probabilities(model, template, labeled)
+    assert counts.tolist() == [2, 2, 0]
     expected = torch.zeros_like(sums)
-    for pattern in ("[MASK]: {text}", "{text} is [MASK]"):
-        for text, label in zip(TEXTS, labeled.labels.tolist(), strict=True):
-            inputs = model.tokenizer.hf_tokenizer(pattern.format(text=text), return_tensors="pt", padding=False)
-            ids = inputs["input_ids"][:, : inputs["attention_mask"].sum()]
-            with torch.inference_mode():
-                logits = model.model(input_ids=ids).logits[0, ids[0].tolist().index(model.tokenizer.mask_id)]
-            expected[label] += logits.log_softmax(dim=-1)
+    for text, label in zip(TEXTS, labeled.labels.tolist(), strict=True):
+        ids = model.tokenizer.hf_tokenizer(f"{text} is [MASK]", return_tensors="pt", padding=False)["input_ids"]
+        with torch.inference_mode():
+            logits = model.model(input_ids=ids).logits[0, ids[0].tolist().index(model.tokenizer.mask_id)]
+        expected[label] += logits.log_softmax(dim=-1)
     torch.testing.assert_close(sums, expected, atol=1e-3, rtol=1e-3)
 
 
 def test_suggestions_differ_by_label_and_leave_out_the_labels_own_words(builtin, labeled):
     template = compile_pattern(Pattern("Software for {mask}: {text}"), builtin.tokenizer)
-    words = distinctive_words.distinctive_words(builtin, [template], labeled)
+    words = distinctive_words.distinctive_words(builtin, template, labeled)
     assert words["video"] == []
     assert words["mail"] != words["science"]
     assert "mail" not in words["mail"]

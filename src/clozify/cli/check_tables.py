@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from clozify.cli.tables import MANY_LABELS
 from clozify.config.label_names import name_to_words
 from clozify.errors import quoted
 from clozify.report.format import percent
@@ -19,7 +20,6 @@ from clozify.report.terminal import show_warnings
 if TYPE_CHECKING:  # it loads PyTorch
     from clozify.inference.check import PairWords, PatternCheck, TaskCheck
 
-MANY_LABELS = 15  # more of them are printed in short
 WEAK_LABELS = 10  # of many labels, those are printed that are recognised least
 
 

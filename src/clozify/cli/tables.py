@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clozify.config.task import Task
+from clozify.errors import quoted
 from clozify.metrics import wilson_interval
 from clozify.report.format import percent, rough_duration
 from clozify.report.terminal import metrics_table, show_warnings
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.pipeline.find_words import FindWordsReport
 
 MAX_PREDICTIONS = 5  # that are printed
+MANY_LABELS = 15  # more of them are not all printed
 MAX_NAMES = 8  # labels that are named in a line
 
 
@@ -85,14 +87,22 @@ def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
         console.print(table)
     else:
         _show_predictions(console, result)
-    counts = Counter(result.labels)
-    console.print(
-        Text(f"Predicted by the ensemble: {', '.join(f'{label} {counts[label]:,}' for label in result.task.labels)}.")
-    )
+    console.print(Text(f"Predicted by the ensemble: {_label_counts(result)}."))
     console.print(Text(result.calibration))
     show_warnings(console, result.warnings)
     if result.output:
         console.print(Text(f"Predictions are in {result.output}."))
+
+
+def _label_counts(result: ZeroShotResult) -> str:
+    """How often each label is predicted; of many labels, the most frequent ones and those that never are."""
+    counts = Counter(result.labels)
+    if len(result.task.labels) <= MANY_LABELS:
+        return ", ".join(f"{label} {counts[label]:,}" for label in result.task.labels)
+    frequent = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(MAX_NAMES))
+    never = [label for label in result.task.labels if not counts[label]]
+    others = f", {len(counts) - MAX_NAMES} other labels less often" if len(counts) > MAX_NAMES else ""
+    return frequent + others + (f"; never {quoted(never, MAX_NAMES)}" if never else "")
 
 
 def _show_predictions(console: Console, result: ZeroShotResult) -> None:

@@ -90,8 +90,8 @@ def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
 def _with_larger_steps(recipe: Recipe) -> Recipe:
     """For many labels: larger steps, in pairs of rows with the same label, and offsets to the labels' vectors."""
     micro_batches = recipe.distill.gradient_accumulation_steps
-    larger = {"per_gpu_train_batch_size": MANY_LABELS_ROWS_PER_STEP // micro_batches}
-    member: dict[str, float] = larger | {"rows_per_label": 2}
+    larger: dict[str, float] = {"per_gpu_train_batch_size": MANY_LABELS_ROWS_PER_STEP // micro_batches}
+    member = larger | {"rows_per_label": 2}
     if recipe.wording.several_tokens == "mean":
         member["label_learning_rate"] = LABEL_LEARNING_RATE
     sections = {"finetune_without_lm": member, "distill": larger, "supervised": larger}

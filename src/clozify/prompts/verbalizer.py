@@ -126,6 +126,13 @@ def verbalize(tokenizer: PromptTokenizer, template: Template, verbalizer: Verbal
     warnings = []
     if shared:
         warnings.append(shared[0] + (f", and {len(shared) - 1} more words for several labels" if shared[1:] else ""))
+    reordered = _equal_labels(list(verbalizer.words), label_words, any_order=True) if not errors else []
+    if reordered:
+        warnings.append(
+            f"the labels {quoted(reordered[0])} have the same tokens in another order, which one mask cannot tell "
+            "apart before training; train with label_learning_rate, as the recipe auto does from 20 labels on, or give "
+            "one of them another word"
+        )
     token_ids, masks = (np.array([column[i] for column in columns], dtype=np.int64) for i in (0, 1))
     return VerbalizedWords(LabelWords(token_ids, mean, masks if several_masks else None), unusable, errors, warnings)
 
@@ -133,47 +140,31 @@ def verbalize(tokenizer: PromptTokenizer, template: Template, verbalizer: Verbal
 def _mean_weights(label_words: list[list[list[int]]], columns: int, rescale: bool) -> NDArray[np.float32]:
     """The weights of the tokens' scores in the labels' scores, (labels, columns): means over words, and their tokens.
 
-    With `rescale` a word of n tokens has s' = m + sqrt(n) (s - m), where m is the mean of all labels' scores. The
-    tokens' weights are equal, except for labels that differ in the order of their tokens alone.
+    With `rescale` a word of n tokens has s' = m + sqrt(n) (s - m), where m is the mean of all labels' scores.
     """
-    by_order = [len(group) > 1 for group in _labels_with_the_same_tokens(label_words)]
     mean = np.zeros((len(label_words), columns), dtype=np.float32)
-    for weights, words, ordered in zip(mean, label_words, by_order, strict=True):
+    for weights, words in zip(mean, label_words, strict=True):
         for tokens in words:
-            np.add.at(weights, tokens, _token_weights(len(tokens), ordered) / len(words))
+            np.add.at(weights, tokens, 1 / (len(words) * len(tokens)))
     if not rescale or all(len(tokens) == 1 for words in label_words for tokens in words):
         return mean
     centre = mean.mean(axis=0)
     scaled = np.zeros_like(mean)
-    for weights, words, ordered in zip(scaled, label_words, by_order, strict=True):
+    for weights, words in zip(scaled, label_words, strict=True):
         for tokens in words:
             word = np.zeros_like(centre)
-            np.add.at(word, tokens, _token_weights(len(tokens), ordered))
+            np.add.at(word, tokens, 1 / len(tokens))
             weights += (centre + np.sqrt(len(tokens)) * (word - centre)) / len(words)
     return scaled
 
 
-def _token_weights(count: int, ordered: bool) -> NDArray[np.float64]:
-    """The weights of a word's tokens, which sum to 1: equal ones or, if `ordered`, larger ones for later tokens."""
-    return np.arange(1, count + 1) * 2 / (count * (count + 1)) if ordered else np.full(count, 1 / count)
-
-
-def _labels_with_the_same_tokens(label_words: list[list[list[int]]]) -> list[set[tuple[tuple[int, ...], ...]]]:
-    """For each label the different words, as tokens in their order, of all labels with the same tokens in any order."""
-    groups: dict[object, set[tuple[tuple[int, ...], ...]]] = {}
-    keys = []
-    for words in label_words:
-        keys.append(tuple(sorted(tuple(sorted(tokens)) for tokens in words)))
-        groups.setdefault(keys[-1], set()).add(tuple(sorted(map(tuple, words))))
-    return [groups[key] for key in keys]
-
-
-def _equal_labels(labels: list[str], label_words: list[list[list[int]]]) -> list[list[str]]:
-    """The groups of labels whose words are the same tokens in the same order."""
+def _equal_labels(labels: list[str], label_words: list[list[list[int]]], any_order: bool = False) -> list[list[str]]:
+    """The groups of labels whose words are the same tokens, in the same order or in any."""
     groups: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for label, words in zip(labels, label_words, strict=True):
         if words:
-            groups.setdefault(tuple(sorted(map(tuple, words))), []).append(label)
+            tokens = sorted(tuple(sorted(word) if any_order else word) for word in words)
+            groups.setdefault(tuple(tokens), []).append(label)
     return [group for group in groups.values() if len(group) > 1]
 
 

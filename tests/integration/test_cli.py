@@ -115,7 +115,7 @@ def test_check_prints_a_page_for_many_labels(folder, run, monkeypatch):
     assert status == 0
     assert "100 labels." in out
     assert "1 of each label" in out
-    assert "great+boring, great+long" in out
+    assert "great+boring, great+dull" in " ".join(out.split())
     assert len(out.splitlines()) < 60
     report = json.loads(run("check", "many.toml", "--data", "many.csv", "--json")[1])
     assert len(report["label_checks"]) == 100
@@ -251,7 +251,9 @@ def test_bad_input_is_one_sentence_with_exit_status_two(case, folder, run):
         ('neg = "terrible"\n', "", "only the label 'pos'"),
         ('neg = "terrible"', "neg = []", "no word for the label 'neg'"),
         ('"terrible"', '"great"', "the same word 'great'"),
-        ('"terrible"', '"unfathomable"', "un + ##fat + ##hom + ##able; near words that are one token: '"),
+        ('"terrible"', '"\u0378"', "the model does not know the word '\u0378' of the label 'neg'; near words that it"),
+        ('"terrible"', '"Great"', "the labels 'neg' and 'pos' have the same words for this model"),
+        ('"terrible"', f'"{"so " * 600}bad"', "has 601 tokens, which leaves none for the pattern and the text"),
         ("It was {mask}. {text}", "It was. {text}", "no {mask}"),
         ("It was {mask}. {text}", "{mask} {mask} {text}", "2 times {mask}"),
         ("It was {mask}. {text}", "{mask} {txt}", "did you mean 'text'?"),
@@ -273,7 +275,7 @@ def test_text_that_is_not_utf8_names_the_line(folder, run):
 
 
 def test_check_reports_problems_of_words_and_data_at_once(folder, run):
-    (folder / "task.toml").write_text(GOOD_TASK.replace('"terrible"', '"unfathomable"'))
+    (folder / "task.toml").write_text(GOOD_TASK.replace('"terrible"', '"\u0378"'))
     (folder / "bad.csv").write_text("title\nx\n")
     status, out, _ = run("check", "task.toml", "--data", "bad.csv", "--json")
     results = json.loads(out)

@@ -21,7 +21,12 @@ from clozify.utils.atomic import atomic_write_text
 # Patterns by kind of data. ALL are the fields with a space between them, FIRST is the first one and REST the others.
 # The full stop after a field is dropped where the texts have punctuation at their end.
 PATTERNS = {
-    "requests": ("ALL. This is about {mask}.", "{mask}: ALL", "Topic: {mask}. ALL", "ALL ( {mask} )"),
+    "requests": (
+        "Topic: {mask}. ALL",
+        "Question about {mask}: ALL",
+        "ALL. This is about {mask}.",
+        "ALL. I want {mask}.",
+    ),
     "questions": ("{mask} Question: ALL", "[ Category: {mask} ] ALL", "FIRST ( {mask} ) REST", "{mask}: ALL"),
     "texts": ("{mask}: ALL", "FIRST ( {mask} ) REST", "[ Category: {mask} ] ALL", "ALL. This is about {mask}."),
     "opinions": ("It was {mask}. ALL", "ALL. All in all, it was {mask}.", "Just {mask}! || ALL"),

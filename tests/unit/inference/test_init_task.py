@@ -86,8 +86,8 @@ def test_a_full_stop_ends_texts_that_have_none(data):
     from clozify.data.columns import Column
 
     bare, finished = Column("text", ["wake me up"]), Column("text", ["Wake me up!"])
-    assert fill_patterns("requests", [bare])[0] == "{text}. This is about {mask}."
-    assert fill_patterns("requests", [finished])[0] == "{text} This is about {mask}."
+    assert "{text}. This is about {mask}." in fill_patterns("texts", [bare])
+    assert "{text} This is about {mask}." in fill_patterns("texts", [finished])
 
 
 def test_labels_that_are_numbers_are_a_table_to_fill_in(tmp_path):

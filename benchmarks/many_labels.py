@@ -114,7 +114,9 @@ def main(
                     labeled, test, encoder, 64, seed, [setfit_python], setfit_site, {"num_iterations": 20}
                 )
             elif method == "zero-shot":
-                accuracy = clozify.zero_shot(task, test, model=model).metrics["accuracy"]["ensemble"]
+                zero_shot = clozify.zero_shot(task, test, model=model)
+                assert zero_shot.accuracy is not None  # the test rows have labels
+                accuracy = zero_shot.accuracy.ensemble
             else:
                 result = clozify.train(
                     task,

@@ -82,7 +82,8 @@ def _show_pattern(console: Console, result: TaskCheck, pattern: PatternCheck) ->
             _show_detail(console, f"the model answers{_verbalizer_name(pair)}", probabilities + truth)
     for pair, accuracy in zip(pattern.pairs, pattern.accuracies or (), strict=False):
         _show_detail(console, f"accuracy before training{_verbalizer_name(pair)}", percent(accuracy))
-    _show_detail(console, "likeliest words of all", ", ".join(pattern.own_answers))
+    if len(result.labels) <= MANY_LABELS or not result.label_checks:
+        _show_detail(console, "likeliest words of all", ", ".join(pattern.own_answers))
 
 
 def _show_labels(console: Console, result: TaskCheck, many: bool) -> None:

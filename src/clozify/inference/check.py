@@ -26,6 +26,7 @@ from clozify.prompts.verbalizer import word_ids
 from clozify.runs.metrics import Record
 
 MAX_SCORED_ROWS = 500  # labelled rows that the patterns are scored on
+MAX_FORWARD_ROWS = 1_000  # these rows times the patterns, so that a check takes seconds
 MIN_SCORED_ROWS = 10  # of fewer, an accuracy says too little
 
 
@@ -203,7 +204,8 @@ class LabeledAnswers:
 def _labeled_rows(rows: Rows) -> Rows:
     """The labelled rows; of many, evenly spaced ones."""
     labeled = np.flatnonzero(rows.labels != NO_LABEL)
-    return rows.select(labeled[:: -(-len(labeled) // MAX_SCORED_ROWS)])
+    count = min(len(labeled), MAX_SCORED_ROWS, MAX_FORWARD_ROWS // len(rows.task.patterns))
+    return rows.select(labeled[np.linspace(0, len(labeled) - 1, max(1, count)).astype(np.int64)])
 
 
 def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, max_length: int) -> LabeledAnswers:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from clozify.config.recipe import IPet
+from clozify.data.rows import chunk_rows
 from clozify.methods.ensemble import Ensemble
 
 CHUNK_SIZE = 131_072  # rows per chunk; with more unlabelled rows than this, another value changes the random draw
@@ -154,8 +155,9 @@ class TopRows:
 def _score_bounds(scores: NDArray[np.float64] | Ensemble, labels: int) -> list[tuple[float, float]]:
     """For each label the lowest and the highest score of the rows whose best label it is."""
     lowest, highest = np.full(labels, np.inf), np.full(labels, -np.inf)
-    for start in range(0, len(scores), CHUNK_SIZE):
-        chunk = scores[start : start + CHUNK_SIZE]
+    size = chunk_rows(labels, CHUNK_SIZE)
+    for start in range(0, len(scores), size):
+        chunk = scores[start : start + size]
         np.minimum.at(lowest, chunk.argmax(axis=1), chunk.max(axis=1))
         np.maximum.at(highest, chunk.argmax(axis=1), chunk.max(axis=1))
     return list(zip(lowest.tolist(), highest.tolist(), strict=True))
@@ -214,17 +216,18 @@ def _collect_candidates(
         for label, count in enumerate(counts)
     ]
     next_best = [TopRows(total) for _ in counts]
-    for start in range(0, len(scores), CHUNK_SIZE):
-        chunk = scores[start : start + CHUNK_SIZE]
+    size = chunk_rows(labels, CHUNK_SIZE)
+    for start in range(0, len(scores), size):
+        chunk = scores[start : start + size]
         best, probabilities = chunk.argmax(axis=1), softmax(chunk, axis=-1)
-        chunk_rows = np.arange(start, start + len(chunk))
+        indices = np.arange(start, start + len(chunk))
         for label in range(labels):
             if pool is None:
                 inside = np.flatnonzero(best == label)
                 candidates[label].update(draw_keys(chunk[inside], label, weighting, rng, bounds[label]), start + inside)
             else:
-                candidates[label].update(chunk[:, label], chunk_rows)
-            next_best[label].update(probabilities[:, label], chunk_rows)
+                candidates[label].update(chunk[:, label], indices)
+            next_best[label].update(probabilities[:, label], indices)
     return candidates, next_best
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clozify.data.rows import CHUNK_ROWS, Rows
+from clozify.data.rows import Rows, chunk_rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import TaskPrompts
 from clozify.prompts.encode import EncodedRows, FieldInContext
@@ -76,7 +76,7 @@ def score_rows(
     token_budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
     pairs = [pair for pattern in prompts.patterns for pair in pattern.pairs]
     with model.scoring():
-        for start, stop in rows.chunks(CHUNK_ROWS, *(span or (0, None))):
+        for start, stop in rows.chunks(chunk_rows(len(pairs) * len(rows.task.labels)), *(span or (0, None))):
             if tokens is None:
                 columns = prompts.tokenize(model, rows, start, stop)
             else:

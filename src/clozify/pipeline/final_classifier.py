@@ -145,7 +145,8 @@ def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetric
     evaluations = []
     for path in paths:
         probabilities = softmax(np.load(path / TEST_SCORES).astype(np.float64), axis=-1)
-        evaluations.append(detailed_metrics(plan.test.labels, probabilities, plan.task.labels))
+        task = plan.task
+        evaluations.append(detailed_metrics(plan.test.labels, probabilities, task.labels, task.label_groups))
     return metrics.model_copy(update=_summarize(evaluations, kept))
 
 
@@ -176,7 +177,8 @@ def _best_dev_scores(paths: list[Path]) -> list[float]:
 
 def _summarize(evaluations: list[Evaluation], kept: int) -> dict[str, Any]:
     """Mean and standard deviation over the repetitions, and the details of the kept one."""
-    summary: dict[str, Any] = {"labels": evaluations[kept].labels, "confusion": evaluations[kept].confusion}
+    details = ("labels", "confusion", "confused", "groups")
+    summary: dict[str, Any] = {name: getattr(evaluations[kept], name) for name in details}
     for metric in ("accuracy", "macro_f1", "calibration_error"):
         values = [getattr(evaluation, metric) for evaluation in evaluations]
         summary[metric] = float(np.mean(values))

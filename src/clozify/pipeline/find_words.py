@@ -22,8 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, TaskSource, Verbalizer, load_task
+from clozify.data.few_shot import few_shot
 from clozify.data.in_memory import RowSource, load_rows
-from clozify.data.rows import Rows, few_shot
+from clozify.data.rows import Rows
 from clozify.errors import DataError, ModelError, TaskError, did_you_mean, quoted
 from clozify.methods.score import TOKENS_PER_BATCH, ScoringStats
 from clozify.methods.verbalizer_candidates import Candidates, fill_candidates

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from clozify.data.rows import chunk_rows
 from clozify.errors import RecipeError
 from clozify.methods.ensemble import Ensemble
 from clozify.methods.ipet import (
@@ -30,6 +31,8 @@ from clozify.pipeline.untrained import untrained_members
 from clozify.runs.metrics import Generation, MemberMetrics
 from clozify.runs.plan import Plan
 from clozify.runs.records import Member
+
+SHOWN_LABELS = 10  # in a warning
 
 Teachers = list[NDArray[np.int64]]  # for each member, the indices of its teachers in the previous generation
 
@@ -133,10 +136,12 @@ def _select_rows(
         selections.append(select_training_rows(scores, weights, counts, settings, member_teachers, rng, by_untrained))
     topped_up = np.max([selection.topped_up for selection in selections], axis=0)
     if topped_up.any():
-        lacking = ", ".join(f"{label} {count:,}" for label, count in zip(labels, topped_up, strict=True) if count)
+        short = [label for label in np.argsort(-topped_up, kind="stable") if topped_up[label]]
+        lacking = ", ".join(f"{labels[label]} {topped_up[label]:,}" for label in sorted(short[:SHOWN_LABELS]))
+        more = f" and {len(short) - SHOWN_LABELS} more labels" if len(short) > SHOWN_LABELS else ""
         run.context.warn(
             f"In generation {index} some labels had too few rows of their own and were topped up with the next best "
-            f"(at most: {lacking})."
+            f"(at most: {lacking}{more})."
         )
     return selections
 
@@ -200,7 +205,7 @@ def _consensus(ensemble: Ensemble | None) -> float | None:
     if ensemble is None:
         return None
     agreeing = 0.0
-    for start, scores in ensemble.chunks(CHUNK_SIZE):
+    for start, scores in ensemble.chunks(chunk_rows(ensemble.scores[0].shape[1], CHUNK_SIZE)):
         predicted = scores.argmax(axis=1)
         stop = start + len(scores)
         agreeing += float(np.mean([(of[start:stop].argmax(axis=1) == predicted).sum() for of in ensemble.scores]))
@@ -212,7 +217,7 @@ def _compare(ensemble: Ensemble | None, previous: Ensemble | None) -> tuple[floa
     if ensemble is None:
         return None, None
     certainty, agreeing = 0.0, 0
-    for start, scores in ensemble.chunks(CHUNK_SIZE):
+    for start, scores in ensemble.chunks(chunk_rows(ensemble.scores[0].shape[1], CHUNK_SIZE)):
         certainty += float(softmax(scores, axis=-1).max(axis=1).sum())
         if previous is not None:
             previous_scores = previous[start : start + len(scores)]

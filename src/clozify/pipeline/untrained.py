@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.data.rows import CHUNK_ROWS, Rows
+from clozify.data.rows import Rows, chunk_rows
 from clozify.methods import ensemble
 from clozify.methods.calibration import calibrate, mean_probabilities
 from clozify.metrics import BasicMetrics, basic_metrics
@@ -136,8 +136,9 @@ def calibrate_files(folder: Path) -> None:
     """Calibrate the scores in a folder, those of the test rows as well, by the unlabelled rows' mean probabilities."""
     unlabeled = np.load(folder / UNLABELED_SCORES, mmap_mode="r+")
     prior = mean_probabilities(unlabeled)
-    for start in range(0, len(unlabeled), CHUNK_ROWS):
-        rows = slice(start, start + CHUNK_ROWS)
+    size = chunk_rows(unlabeled.shape[1])
+    for start in range(0, len(unlabeled), size):
+        rows = slice(start, start + size)
         unlabeled[rows] = calibrate(unlabeled[rows], prior)
     unlabeled.flush()
     if (folder / TEST_SCORES).exists():

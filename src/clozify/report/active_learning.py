@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from clozify.data.rows import CHUNK_ROWS, Rows
+from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.ensemble import combine_scores
 
 CANDIDATES_PER_LABEL = 50  # at least; never fewer than the rows to select
@@ -40,8 +40,9 @@ def measure_informativeness(scores: Sequence[NDArray[np.float32]], weights: Sequ
     """Informativeness of every row, from each member's raw scores, (rows, labels)."""
     rows, labels = scores[0].shape
     result = Informativeness(np.empty(rows, dtype=np.int64), np.empty(rows), np.empty(rows))
-    for start in range(0, rows, CHUNK_ROWS):
-        chunk = slice(start, start + CHUNK_ROWS)
+    size = chunk_rows(labels * len(scores))
+    for start in range(0, rows, size):
+        chunk = slice(start, start + size)
         raw = [np.asarray(member_scores[chunk], dtype=np.float32) for member_scores in scores]
         probabilities = [softmax(member_scores.astype(np.float64), axis=-1) for member_scores in raw]
         entropy_of_mean = _entropy(combine_scores(probabilities, weights))

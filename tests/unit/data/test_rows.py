@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from clozify.config.task import load_task, parse_task
-from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
+from clozify.data.few_shot import few_shot
+from clozify.data.rows import NO_LABEL, Rows, read_rows
 from clozify.errors import DataError
 
 ROWS = [("1", 'He said "no", twice'), ("3", "tabs\tand ünïcode 日本"), ("2", "NA"), ("1", "")]

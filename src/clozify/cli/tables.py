@@ -18,7 +18,7 @@ from rich.text import Text
 from clozify.config.task import Task
 from clozify.metrics import wilson_interval
 from clozify.report.format import percent, rough_duration
-from clozify.report.terminal import metrics_table, show_warnings
+from clozify.report.terminal import metrics_table, show_groups, show_warnings
 
 if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.demo import DemoResult
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.pipeline.find_words import FindWordsReport
 
 MAX_PREDICTIONS = 5  # that are printed
+MAX_LABELS = 20  # that are printed; of more, the most notable
 
 
 def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
@@ -133,14 +134,23 @@ def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
         console.print(table)
     else:
         _show_predictions(console, result)
-    counts = Counter(result.labels)
-    console.print(
-        Text(f"Predicted by the ensemble: {', '.join(f'{label} {counts[label]:,}' for label in result.task.labels)}.")
-    )
+    if result.group_accuracy is not None:
+        console.print(Text(f"Accuracy of the groups, by the ensemble: {percent(result.group_accuracy)}."))
+    console.print(Text(f"Predicted by the ensemble: {_label_counts(result)}."))
     console.print(Text(result.calibration))
     show_warnings(console, result.warnings)
     if result.output:
         console.print(Text(f"Predictions are in {result.output}."))
+
+
+def _label_counts(result: ZeroShotResult) -> str:
+    """How often each label was predicted; of many labels, the most frequent."""
+    counts, labels = Counter(result.labels), result.task.labels
+    if len(labels) <= MAX_LABELS:
+        return ", ".join(f"{label} {counts[label]:,}" for label in labels)
+    frequent = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(MAX_LABELS // 2))
+    never = len(labels) - len(counts)
+    return f"{frequent} and {len(counts) - min(len(counts), MAX_LABELS // 2)} more labels; {never} labels never"
 
 
 def _show_predictions(console: Console, result: ZeroShotResult) -> None:
@@ -230,16 +240,21 @@ def show_evaluation(console: Console, result: EvaluationResult) -> None:
     table = Table("label", box=None, pad_edge=False)
     for name in ("precision", "recall", "F1", "rows"):
         table.add_column(name, justify="right")
-    for label, metrics in result.labels.items():
+    worst_first = sorted(result.labels.items(), key=lambda item: item[1].f1)
+    shown = list(result.labels.items()) if len(worst_first) <= MAX_LABELS else worst_first[:MAX_LABELS]
+    for label, metrics in shown:
         fractions = map(percent, (metrics.precision, metrics.recall, metrics.f1))
         table.add_row(Text(label), *fractions, f"{metrics.rows:,}")
     console.print(table)
+    if len(shown) < len(result.labels):
+        console.print(Text(f"... the {len(shown)} of {len(result.labels)} labels with the lowest F1; --json has all."))
     console.print(
         Text(
             f"Accuracy {percent(result.accuracy)}, macro-F1 {percent(result.macro_f1)}, calibration error "
             f"{percent(result.calibration_error)}, on {result.rows:,} rows."
         )
     )
+    show_groups(console, result.groups)
     show_warnings(console, result.warnings)
 
 

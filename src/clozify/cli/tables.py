@@ -240,7 +240,7 @@ def show_evaluation(console: Console, result: EvaluationResult) -> None:
     table = Table("label", box=None, pad_edge=False)
     for name in ("precision", "recall", "F1", "rows"):
         table.add_column(name, justify="right")
-    worst_first = sorted(result.labels.items(), key=lambda item: item[1].f1)
+    worst_first = sorted(result.labels.items(), key=lambda item: (not item[1].rows, item[1].f1))
     shown = list(result.labels.items()) if len(worst_first) <= MAX_LABELS else worst_first[:MAX_LABELS]
     for label, metrics in shown:
         fractions = map(percent, (metrics.precision, metrics.recall, metrics.f1))

@@ -24,7 +24,7 @@ from clozify.methods.distill import distill
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
-from clozify.models.classifier import TASK_FILE, Classifier, new_classifier
+from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels
 from clozify.pipeline.run import Run
 from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
@@ -137,6 +137,8 @@ def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetric
     kept = int(np.argmax(dev_scores)) if dev_scores else 0
     folder.publish_folder(paths[kept] / "model", f"{run.prefix}classifier")
     plan.task.save(run.results / "classifier" / TASK_FILE)  # not the job's: the task may have new aliases
+    if plan.key_labels:
+        rename_labels(run.results / "classifier", plan.task.labels)
     metrics = ClassifierMetrics(jobs=[path.name for path in paths])
     if dev_scores:
         metrics = metrics.model_copy(update={"dev_each": dev_scores, "kept": kept})
@@ -161,7 +163,7 @@ def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) 
         data=data_inputs(plan),
         fields=plan.task.fields,
         line_breaks=plan.task.line_breaks,
-        labels=plan.task.labels,
+        labels=plan.key_names,
         max_seq_length=plan.recipe.max_seq_length,
         attention_dropout=plan.recipe.attention_dropout,
         **GpuOptions.from_recipe(plan.recipe).numerics(run.context.device),

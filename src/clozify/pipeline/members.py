@@ -113,7 +113,7 @@ def _key(run: Run, spec: MemberSpec) -> str:
     return job_key(
         "finetune",
         pattern=pair.pattern.text,
-        words=pair.verbalizer.words,
+        words=plan.key_words(pair.verbalizer),
         seed=spec.seed,
         drawn=None if spec.drawn is None else spec.drawn.key,
         settings=_member_settings(plan).model_dump(),

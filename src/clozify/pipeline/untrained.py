@@ -38,7 +38,10 @@ class UntrainedRecord(Record):
 def evaluate_untrained(run: Run) -> tuple[UntrainedRecord, str]:
     """Every pair's accuracy before training, on T and on the test rows, and the key of the job."""
     plan, folder = run.plan, run.folder
-    pairs = [[pair.pattern.text, pair.verbalizer.model_dump()] for pair in plan.task.pairs]
+    pairs = [
+        [pair.pattern.text, pair.verbalizer.model_dump() | {"words": plan.key_words(pair.verbalizer)}]
+        for pair in plan.task.pairs
+    ]
     truth = None if plan.test is None else hash_key(labels=plan.test.labels.tolist())
     key = job_key("untrained", pairs=pairs, truth=truth, **prompt_inputs(plan, run.context.device))
     path = folder.job_path("untrained", key) / RECORD
@@ -96,7 +99,7 @@ def untrained_members(run: Run, pairs: Sequence[int]) -> list[Member]:
     scored, jobs = dict[int, Path](), []
     for index in pairs:
         pair = plan.task.pairs[index]
-        key = job_key("untrained on D", pattern=pair.pattern.text, words=pair.verbalizer.words, **inputs)
+        key = job_key("untrained on D", pattern=pair.pattern.text, words=plan.key_words(pair.verbalizer), **inputs)
         scored[index] = folder.job_path("untrained", key)
         name = f"untrained {index + 1}/{len(plan.task.pairs)}  {pair.name}"
         if folder.has_job("untrained", key, run.context.log):

@@ -295,14 +295,14 @@ def confused_labels(run: RunRecord) -> list[tuple[str, str, int]]:
 
 
 def _sorted_scores(metrics: Mapping[str, LabelMetrics], group_of: Mapping[str, str]) -> list[LabelScore]:
-    """The scores in their order; of many, at most `TABLE_LABELS`, the lowest F1 first."""
+    """The scores in their order; of many, at most `TABLE_LABELS`, the lowest F1 first, those without rows last."""
     scores = []
     for label, values in metrics.items():
         interval = wilson_interval(values.recall, values.rows) if values.rows else None
         numbers = (values.precision, values.recall, values.f1, values.rows)
         scores.append(LabelScore(label, *numbers, interval, group_of.get(label)))
     if len(scores) > MATRIX_LABELS:
-        scores = sorted(scores, key=lambda score: score.f1)[:TABLE_LABELS]
+        scores = sorted(scores, key=lambda score: (not score.rows, score.f1))[:TABLE_LABELS]
     return scores
 
 

@@ -70,11 +70,7 @@ def train(
         prefix, description = results_prefix(folder.path, plan.method), describe_run(plan)
         if not replace_results:
             check_replaceable(folder.path / prefix, folder.address, description)
-        changes, names = label_changes(folder.path / prefix, description), key_labels(folder.path / prefix, description)
-        if changes is not None:
-            log_both(f"labels since the last run in this folder ({changes}): {changes.consequence(plan.method)}")
-        if names is not None:
-            plan, description = replace(plan, key_labels=tuple(names)), {**description, "key_labels": names}
+        plan, description = _keep_names(plan, description, folder.path / prefix, log_both)
         worker = Worker(plan, folder, RunContext(device, log_both, trackers, folder.path))
         if models_per_device is None:
             with single_worker_executor(executor, address, devices) as trial:
@@ -84,6 +80,18 @@ def train(
         with opened_executor as started_executor:
             metrics = _train(Run(worker, started_executor, prefix), description)
         return metrics, f"{folder.address}/{prefix}".rstrip("/")
+
+
+def _keep_names(
+    plan: Plan, description: dict[str, Any], results: Path, log: Callable[[str], None]
+) -> tuple[Plan, dict[str, Any]]:
+    """The plan and the content of run.json, so that models of labels that were only renamed are found again."""
+    if (changes := label_changes(results, description)) is not None:
+        log(f"labels since the last run in this folder ({changes}): {changes.consequence(plan.method)}")
+    names = key_labels(results, description)
+    if names is None:
+        return plan, description
+    return replace(plan, key_labels=tuple(names)), {**description, "key_labels": names}
 
 
 def _train(run: Run, description: dict[str, Any]) -> Metrics:

@@ -27,7 +27,7 @@ METHOD_NAMES = {
 }
 ENSEMBLE_METHODS = ("pet", "ipet", "frozen")  # their result is an ensemble, or a classifier distilled from one
 EXPORT_FOLDERS = ("onnx", "onnx-int8")
-NOT_COMPARED = ("clozify", "torch", "model", "student")  # versions, and names of models, whose hashes are compared
+NOT_COMPARED = ("clozify", "torch", "model", "student", "key_labels")  # versions; names, where hashes are compared
 
 
 def first_method(folder: Path) -> str | None:
@@ -84,8 +84,8 @@ def check_replaceable(results: Path, address: str, inputs: dict[str, Any]) -> No
         return  # the same inputs, or results of earlier ones that --replace has given up
     if (labels := LabelChanges.between(previous, inputs)) is not None:
         raise RunError(
-            f"The run '{address}' holds finished results of {METHOD_NAMES[inputs['method']]} for other labels ({labels}); "
-            f"name another folder with --output, or add --replace: {labels.consequence(inputs['method'])}."
+            f"The run '{address}' holds finished results of {METHOD_NAMES[inputs['method']]} for other labels "
+            f"({labels}); name another folder with --output, or add --replace: {labels.consequence(inputs['method'])}."
         )
     if changes := changed_inputs(previous, inputs):
         raise RunError(
@@ -103,13 +103,12 @@ def label_changes(results: Path, inputs: dict[str, Any]) -> LabelChanges | None:
 def key_labels(results: Path, inputs: dict[str, Any]) -> list[str] | None:
     """The names that the labels have in the keys of a folder's jobs, where only names have changed since."""
     previous, changes = _read_or_empty(results / "run.json"), label_changes(results, inputs)
-    if changes is None or changes.renamed:
-        before, now = (
-            list(run["task"]["verbalizers"][0]["words"]) if "task" in run else [] for run in (previous, inputs)
-        )
-        names: list[str] | None = previous.get("key_labels") or (before if changes is not None else None)
-        return names if changes is not None or before == now else None
-    return None
+    if "task" not in previous or (changes is not None and not changes.renamed):
+        return None
+    before, now = (list(run["task"]["verbalizers"][0]["words"]) for run in (previous, inputs))
+    if changes is not None:
+        return list(previous.get("key_labels") or before)
+    return previous.get("key_labels") if before == now else None
 
 
 def changed_inputs(previous: dict[str, Any], inputs: dict[str, Any]) -> list[str]:

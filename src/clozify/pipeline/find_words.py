@@ -44,7 +44,10 @@ WordList = Sequence[str] | str | Path  # words, or a file of words
 
 
 class LabelWord(BaseModel):
-    """A word of a label: its final weight rho and its score of the last round (None for a label without rows)."""
+    """A word of a label: its final weight rho and its score of the last round.
+
+    The score is None for a label without rows and for a word of several tokens, which takes no part in the search.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -166,8 +169,14 @@ class _Search:
 
     def __post_init__(self) -> None:
         seed_task = _with_words(self.task, self.seeds)
-        self.prompts = compile_task(self.model, seed_task, self.rows, self.recipe.wording)  # checks the seed words
+        wording = self.recipe.wording.model_copy(update={"several_tokens": "mean"})  # one mask
+        self.prompts = compile_task(self.model, seed_task, self.rows, wording)  # checks the seed words
         self.candidates = Candidates(self.model.tokenizer, [prompt.template for prompt in self.prompts.patterns])
+        is_token = {word: self.candidates.ids(word) is not None for words in self.seeds.values() for word in words}
+        # words of several tokens stay the label's, but take no part in the search
+        self.kept = {label: [word for word in words if not is_token[word]] for label, words in self.seeds.items()}
+        seeds = {label: [word for word in words if is_token[word]] for label, words in self.seeds.items()}
+        self.seeds = {label: words for label, words in seeds.items() if words}
 
     def add_candidates(self, allowed: list[str] | None, forbidden: list[str], unlabeled: Rows | None) -> None:
         """Collect the candidates: seed words, then allowed or frequent words."""
@@ -204,9 +213,12 @@ class _Search:
         chosen = result.choose(settings, self.seed_indices)
         self.separation = measure_separation(scores, self.rows.labels, result, settings, self.seed_indices)
         self._warn(result, chosen)
-        without_rows = _labels_without_rows(self.rows)
-        return {
-            name: [
+        without_rows, entries = _labels_without_rows(self.rows), dict[str, list[LabelWord]]()
+        for label, name in enumerate(labels):
+            entries[name] = [LabelWord(word=word, is_seed=True, rho=0, score=None) for word in self.kept.get(name, [])]
+            if name in without_rows and entries[name] and name not in self.seeds:
+                continue
+            entries[name] += [
                 LabelWord(
                     word=words[index],
                     is_seed=index in self.seed_indices.get(label, []),
@@ -215,8 +227,7 @@ class _Search:
                 )
                 for index in chosen[label]
             ]
-            for label, name in enumerate(labels)
-        }
+        return entries
 
     @torch.inference_mode()
     def _score_candidates(self) -> NDArray[np.float32]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clozify.models.cloze import OFFSETS
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import write_unlabeled_scores
 from clozify.runs.jobs import JobResult
@@ -54,7 +55,10 @@ def _load_trained_weights(worker: Worker, key: str, seed: int) -> None:
         return
     model = worker.pretrained_model(seed)
     with worker.folder.reading("weights", key) as path:
-        model.model.load_state_dict(load_file(path / WEIGHTS), strict=False)  # frozen weights were not saved
+        weights = load_file(path / WEIGHTS)
+        if f"{OFFSETS}.bias" in weights:
+            model.add_label_offsets(len(weights[f"{OFFSETS}.bias"]))
+        model.model.load_state_dict(weights, strict=False)  # frozen weights were not saved
     worker.loaded_member = key
 
 

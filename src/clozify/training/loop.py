@@ -80,15 +80,19 @@ def cycle_batches(rows: int, batch_size: int, rng: np.random.Generator) -> Itera
 
 
 def balanced_batches(
-    labels: NDArray[np.int16], batch_size: int, rng: np.random.Generator
+    labels: NDArray[np.int16], batch_size: int, rng: np.random.Generator, rows_per_label: int = 1
 ) -> Iterator[NDArray[np.int64]]:
-    """Endless batches of row indices with every label equally often: labels and each label's rows in random order."""
+    """Endless batches of row indices with every label equally often: labels and each label's rows in random order.
+
+    `rows_per_label` rows of a label follow each other.
+    """
     present = np.unique(labels)
-    next_labels = cycle_batches(len(present), batch_size, rng)
+    next_labels = cycle_batches(len(present), -(-batch_size // rows_per_label), rng)
     rows = [np.flatnonzero(labels == label) for label in present]
     next_rows = [cycle_batches(len(of_label), 1, rng) for of_label in rows]
     while True:
-        yield np.array([rows[label][next(next_rows[label])[0]] for label in next(next_labels)], dtype=np.int64)
+        drawn = np.repeat(next(next_labels), rows_per_label)[:batch_size]
+        yield np.array([rows[label][next(next_rows[label])[0]] for label in drawn], dtype=np.int64)
 
 
 def class_weights(labels: NDArray[np.int16], count: int) -> Tensor:

@@ -69,13 +69,14 @@ def counts_to_draw(
 ) -> tuple[NDArray[np.int64], bool]:
     """c_j(l) - c_0(l) for each label, with c_j(l) = d^j c_0(l); and whether there are too few unlabelled rows for it.
 
-    `label_counts` is c_0, the rows of T with each label. Without labelled rows c_j(l) = d^(j - 1) c_1(l). Too few
-    unlabelled rows cap the sum; the ratio of the labels is kept as well as integers allow.
+    `label_counts` is c_0, the rows of T with each label; a label that T lacks counts as if it had one row, since it
+    would never be learned otherwise. Without any labelled rows c_j(l) = d^(j - 1) c_1(l). Too few unlabelled rows cap
+    the sum; the ratio of the labels is kept as well as integers allow.
     """
     if label_counts.sum() == 0:
         counts = first_counts(len(label_counts), settings) * settings.d ** (generation - 1)
     else:
-        counts = label_counts * (settings.d**generation - 1)
+        counts = np.maximum(label_counts, 1) * (settings.d**generation - 1)
     total = int(counts.sum())
     if total <= unlabeled_rows:
         return counts, False

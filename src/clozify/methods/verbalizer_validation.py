@@ -65,5 +65,5 @@ def _choose(scores: NDArray[np.float64], settings: Words, fixed: Sequence[int]) 
     """The words of a label by their scores on one half of the rows, as `WordScores.choose` takes them."""
     best = np.argsort(-scores, kind="stable")[: settings.m].tolist()
     good = [word for word in best if scores[word] > settings.epsilon]
-    found = good[: max(settings.m - len(fixed), 0)] or ([] if fixed else best[:1])
-    return list(dict.fromkeys([*fixed, *found]))
+    added = good[: max(settings.m - len(fixed), 0)] or ([] if fixed else best[:1])
+    return list(dict.fromkeys([*fixed, *added]))

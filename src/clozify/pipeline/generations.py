@@ -122,6 +122,12 @@ def _select_rows(
     assert plan.unlabeled is not None
     label_counts = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
     counts, capped = counts_to_draw(label_counts, index, len(plan.unlabeled), settings)
+    if len(plan.labeled) and not label_counts.all():
+        missing = [label for label, count in zip(labels, label_counts, strict=True) if not count]
+        run.context.warn(
+            f"{len(missing)} of {len(labels)} labels have no labelled row ({quoted(missing, 3)}): iPET draws "
+            "unlabelled rows for them as for a label with one row, by models that have not seen the label."
+        )
     if capped:
         run.context.warn(
             f"There are {len(plan.unlabeled):,} unlabelled rows, too few for generation {index}: its training sets are "

@@ -184,7 +184,7 @@ def label_next(
         return NextRows([])
     scores, weights = run.unlabeled_scores, [member.weight for member in run.scoring_members]
     info = measure_informativeness(scores, weights)
-    counts = np.zeros(len(run.task.labels), dtype=np.int64) if label_counts is None else label_counts
+    counts = np.ones(len(run.task.labels), dtype=np.int64) if label_counts is None else label_counts
     eligible = np.arange(len(info.predicted)) if unlabeled is None else eligible_rows(unlabeled, excluded)
     selected = select_rows(info, NEXT_ROWS, eligible, counts, unlabeled)
     texts: list[list[str]] = [[] for _ in selected]

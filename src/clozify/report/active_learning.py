@@ -8,7 +8,7 @@ committee). A row's informativeness is the sum of both; with a single member it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,7 @@ class Informativeness:
     predicted: NDArray[np.int64]  # by the ensemble
     uncertainty: NDArray[np.float64]
     disagreement: NDArray[np.float64]
-    likeliest: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), dtype=np.int64))
-    # (labels, rows): the rows with the highest probability of each label
+    likeliest: NDArray[np.int64] | None = None  # (labels, some): the rows with the highest probability of each label
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -101,7 +100,7 @@ def select_rows(
     candidates_per_label = []
     for label in range(len(label_counts)):
         of_label = eligible[informativeness.predicted[eligible] == label]
-        if not len(of_label) and not label_counts[label] and len(informativeness.likeliest):
+        if not len(of_label) and not label_counts[label] and informativeness.likeliest is not None:
             of_label = np.intersect1d(informativeness.likeliest[label], eligible)
         candidates_per_label.append(of_label[np.argsort(-gains[of_label], kind="stable")[:limit]])
     candidates = np.concatenate(candidates_per_label)

@@ -50,12 +50,17 @@ def predict(
         raise DataError("predict takes rows, either as --data FILE or as --text TEXT; write one of the two.")
     finished = clozify.load_run(run, method, precision)
     rows = data if data is not None else _text_rows(text or [], finished.task)
-    predictions = finished.predict(rows, output, parse_mapping(mapping), with_text, top)
-    typer.echo(f"Predicted by {finished.description}.", err=True)
-    for note in [*finished.notes, *predictions.rows.warnings]:
-        typer.echo(f"note: {note}", err=True)
+    predictions = None
     if output is not None:
-        typer.echo(f"Predictions for {len(predictions):,} rows are in {output}.")
+        predicted_rows = finished.predict_to_file(rows, output, parse_mapping(mapping), with_text, top)
+    else:
+        predictions = finished.predict(rows, column_mapping=parse_mapping(mapping))
+        predicted_rows = predictions.rows
+    typer.echo(f"Predicted by {finished.description}.", err=True)
+    for note in [*finished.notes, *predicted_rows.warnings]:
+        typer.echo(f"note: {note}", err=True)
+    if predictions is None:
+        typer.echo(f"Predictions for {len(predicted_rows):,} rows are in {output}.")
         return
     _print_predictions(predictions, with_text, top)
 

@@ -217,6 +217,35 @@ class FinishedRun:
             **evaluation.model_dump(),
         )
 
+    def predict_to_file(
+        self,
+        data: RowSource,
+        output: str | Path,
+        column_mapping: Mapping[str, str] | None = None,
+        with_text: bool = False,
+        top: int | None = None,
+    ) -> Rows:
+        """Predict rows like `predict`, but write them chunk by chunk; memory does not grow with the rows.
+
+        Returns the rows. An ensemble's scores are held for all rows.
+        """
+        check_output(Path(output), *([data] if isinstance(data, (str, Path)) else []))
+        rows = load_rows(data, self.task, column_mapping)
+        if with_text:
+            text_columns(rows)  # fails before the work, not after it
+        write_predictions(Path(output), rows, self._probability_chunks(rows), with_text, top)
+        return rows
+
+    def _probability_chunks(self, rows: Rows) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        if self.classifier is None or not len(rows):
+            probabilities = self.probabilities(rows)
+            yield from ((start, probabilities[start:stop]) for start, stop in rows.chunks())
+            return
+        tokens_per_batch = TOKENS_PER_BATCH[self.device]
+        with progress("predicting", len(rows)) as advance:
+            for start, scores in self.loaded_classifier.score_rows(rows, tokens_per_batch, advance):
+                yield start, softmax(scores.astype(np.float64), axis=-1)
+
     def probabilities(self, rows: Rows) -> NDArray[np.float64]:
         """q(l | x) of each row, (rows, labels)."""
         scores = self._ensemble_scores(rows) if self.classifier is None else self._classifier_scores(rows)

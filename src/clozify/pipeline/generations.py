@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from clozify.data.rows import chunk_rows
-from clozify.errors import RecipeError
+from clozify.errors import RecipeError, quoted
 from clozify.methods.ensemble import Ensemble
 from clozify.methods.ipet import (
     CHUNK_SIZE,

@@ -42,18 +42,19 @@ def measure_informativeness(scores: Sequence[NDArray[np.float32]], weights: Sequ
     """Informativeness of every row, from each member's raw scores, (rows, labels)."""
     rows, labels = scores[0].shape
     result = Informativeness(np.empty(rows, dtype=np.int64), np.empty(rows), np.empty(rows))
-    likeliest, highest = np.empty((0, labels), dtype=np.int64), np.empty((0, labels))  # (rows, labels)
+    likeliest: NDArray[np.int64] = np.empty((0, labels), dtype=np.int64)  # (rows, labels)
+    highest: NDArray[np.float64] = np.empty((0, labels))
     size = chunk_rows(labels * len(scores))
     for start in range(0, rows, size):
         chunk = slice(start, start + size)
         raw = [np.asarray(member_scores[chunk], dtype=np.float32) for member_scores in scores]
         probabilities = [softmax(member_scores.astype(np.float64), axis=-1) for member_scores in raw]
         mean = combine_scores(probabilities, weights)  # (rows, labels)
-        highest = np.concatenate([highest, mean])
         indices = np.repeat(np.arange(start, start + len(mean))[:, None], labels, axis=1)
-        likeliest = np.concatenate([likeliest, indices])
+        highest, likeliest = np.concatenate([highest, mean]), np.concatenate([likeliest, indices])
         best = np.argsort(-highest, axis=0, kind="stable")[:LIKELIEST_ROWS]
-        highest, likeliest = (np.take_along_axis(values, best, axis=0) for values in (highest, likeliest))
+        highest = np.take_along_axis(highest, best, axis=0)
+        likeliest = np.take_along_axis(likeliest, best, axis=0)
         entropy_of_mean = _entropy(mean)
         mean_entropy = combine_scores([_entropy(p)[:, None] for p in probabilities], weights)[:, 0]
         result.predicted[chunk] = combine_scores(raw, weights).argmax(axis=-1)

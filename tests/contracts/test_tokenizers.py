@@ -94,6 +94,17 @@ def test_words_that_differ_only_in_case_are_one_token_for_a_lower_casing_model(t
     assert "'a' and 'b' have the same words" in errors[0]
 
 
+def test_the_same_tokens_in_another_order_are_a_warning(tiny):
+    tokenizer = tiny("bert").tokenizer
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
+    words = {"a": "good bad", "b": "bad good", "c": "great"}
+    _, _, errors, warnings = verbalize(tokenizer, template, Verbalizer(words=words))
+    assert not errors
+    assert "'a' and 'b' have the same tokens in another order" in warnings[0]
+    masks = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer, masks=2)
+    assert verbalize(tokenizer, masks, Verbalizer(words=words)).warnings == []
+
+
 def test_lists_of_words_may_overlap_with_a_warning_and_are_averaged(tiny):
     tokenizer = tiny("bert").tokenizer
     template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)

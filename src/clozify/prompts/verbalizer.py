@@ -126,6 +126,13 @@ def verbalize(tokenizer: PromptTokenizer, template: Template, verbalizer: Verbal
     warnings = []
     if shared:
         warnings.append(shared[0] + (f", and {len(shared) - 1} more words for several labels" if shared[1:] else ""))
+    reordered = _equal_labels(list(verbalizer.words), label_words, any_order=True) if not errors else []
+    if reordered:
+        warnings.append(
+            f"the labels {quoted(reordered[0])} have the same tokens in another order, which one mask cannot tell "
+            "apart before training; train with label_learning_rate, as the recipe auto does from 20 labels on, or give "
+            "one of them another word"
+        )
     token_ids, masks = (np.array([column[i] for column in columns], dtype=np.int64) for i in (0, 1))
     return VerbalizedWords(LabelWords(token_ids, mean, masks if several_masks else None), unusable, errors, warnings)
 
@@ -151,12 +158,13 @@ def _mean_weights(label_words: list[list[list[int]]], columns: int, rescale: boo
     return scaled
 
 
-def _equal_labels(labels: list[str], label_words: list[list[list[int]]]) -> list[list[str]]:
-    """The groups of labels whose words are the same tokens."""
+def _equal_labels(labels: list[str], label_words: list[list[list[int]]], any_order: bool = False) -> list[list[str]]:
+    """The groups of labels whose words are the same tokens, in the same order or in any."""
     groups: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for label, words in zip(labels, label_words, strict=True):
         if words:
-            groups.setdefault(tuple(sorted(tuple(sorted(tokens)) for tokens in words)), []).append(label)
+            tokens = sorted(tuple(sorted(word) if any_order else word) for word in words)
+            groups.setdefault(tuple(tokens), []).append(label)
     return [group for group in groups.values() if len(group) > 1]
 
 

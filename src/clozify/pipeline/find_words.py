@@ -298,7 +298,7 @@ class _Search:
         for name, indices in zip(labels, chosen, strict=True):
             for index in indices:
                 labels_of_word.setdefault(self.candidates.words[index], []).append(name)
-        if shared := [f"{word} ({', '.join(names)})" for word, names in labels_of_word.items() if len(names) > 1]:
+        if shared := [f"{word} ({_few(names, 3)})" for word, names in labels_of_word.items() if len(names) > 1]:
             self.warnings.append(f"Found for more than one label, which is allowed: {_few(shared)}.")
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from clozify.config.recipe import Recipe as Recipe
     from clozify.config.recipe import load_recipe as load_recipe
     from clozify.config.task import Task as Task
+    from clozify.data.few_shot import few_shot as few_shot
     from clozify.data.rows import Rows as Rows
-    from clozify.data.rows import few_shot as few_shot
     from clozify.data.rows import read_rows as read_rows
     from clozify.data.task_labels import load_task as load_task
     from clozify.errors import ClozifyError as ClozifyError
@@ -57,7 +57,8 @@ __version__ = "0.1.0"
 _MODULES = {
     "config.recipe": ["Recipe", "load_recipe"],
     "config.task": ["Task"],
-    "data.rows": ["Rows", "few_shot", "read_rows"],
+    "data.few_shot": ["few_shot"],
+    "data.rows": ["Rows", "read_rows"],
     "data.task_labels": ["load_task"],
     "errors": [
         "ClozifyError",

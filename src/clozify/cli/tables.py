@@ -18,7 +18,7 @@ from clozify.config.task import Task
 from clozify.errors import quoted
 from clozify.metrics import wilson_interval
 from clozify.report.format import percent, rough_duration
-from clozify.report.terminal import metrics_table, show_warnings
+from clozify.report.terminal import metrics_table, show_groups, show_warnings
 
 if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.demo import DemoResult
@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # these modules load PyTorch
 MAX_PREDICTIONS = 5  # that are printed
 MANY_LABELS = 15  # more of them are not all printed
 MAX_NAMES = 8  # labels that are named in a line
+MAX_LABELS = 20  # that are printed; of more, the most notable
 
 
 def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
@@ -87,6 +88,8 @@ def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
         console.print(table)
     else:
         _show_predictions(console, result)
+    if result.group_accuracy is not None:
+        console.print(Text(f"Accuracy of the groups, by the ensemble: {percent(result.group_accuracy)}."))
     console.print(Text(f"Predicted by the ensemble: {_label_counts(result)}."))
     console.print(Text(result.calibration))
     show_warnings(console, result.warnings)
@@ -192,16 +195,21 @@ def show_evaluation(console: Console, result: EvaluationResult) -> None:
     table = Table("label", box=None, pad_edge=False)
     for name in ("precision", "recall", "F1", "rows"):
         table.add_column(name, justify="right")
-    for label, metrics in result.labels.items():
+    worst_first = sorted(result.labels.items(), key=lambda item: (not item[1].rows, item[1].f1))
+    shown = list(result.labels.items()) if len(worst_first) <= MAX_LABELS else worst_first[:MAX_LABELS]
+    for label, metrics in shown:
         fractions = map(percent, (metrics.precision, metrics.recall, metrics.f1))
         table.add_row(Text(label), *fractions, f"{metrics.rows:,}")
     console.print(table)
+    if len(shown) < len(result.labels):
+        console.print(Text(f"... the {len(shown)} of {len(result.labels)} labels with the lowest F1; --json has all."))
     console.print(
         Text(
             f"Accuracy {percent(result.accuracy)}, macro-F1 {percent(result.macro_f1)}, calibration error "
             f"{percent(result.calibration_error)}, on {result.rows:,} rows."
         )
     )
+    show_groups(console, result.groups)
     show_warnings(console, result.warnings)
 
 

@@ -22,6 +22,7 @@ from clozify.cli.options import (
     app,
     parse_mapping,
     print_json,
+    progress_logger,
 )
 from clozify.errors import TaskError
 
@@ -194,6 +195,7 @@ def find_words(
         forbidden_words=[word for words in forbid or [] for word in words.split(",")],
         seed_words=words_by_label,
         column_mapping=column_mapping,
+        log=progress_logger(),
     )
     if as_json:
         print_json(report.model_dump(by_alias=True))

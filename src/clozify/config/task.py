@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from clozify.config.groups import LabelGroups, group_problems
 from clozify.config.label_names import name_to_words, words_of_names
 from clozify.config.pattern import MASK, Pattern
 from clozify.config.toml import parse_toml
@@ -43,6 +44,12 @@ def _numbers_to_text(value: object) -> object:
     if not isinstance(value, list) or not all(isinstance(names, list) for names in value):
         return value
     return [[str(name) if isinstance(name, int) else name for name in names] for names in value]
+
+
+def _group_labels(value: object) -> object:
+    """A group's labels: a single one without a list, and numbers as text."""
+    names = [value] if isinstance(value, (str, int)) else value
+    return [str(name) if isinstance(name, int) else name for name in names] if isinstance(names, list) else names
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_to_tuple)]
@@ -110,6 +117,7 @@ class Task(BaseModel):
     aliases: Annotated[list[list[str]], BeforeValidator(_numbers_to_text)] = []
     line_breaks: list[str] = []
     verbalizers: list[Verbalizer] = Field(min_length=1)
+    groups: dict[str, Annotated[list[str], BeforeValidator(_group_labels)]] = {}
 
     @model_validator(mode="wrap")
     @classmethod
@@ -128,6 +136,11 @@ class Task(BaseModel):
     def labels(self) -> list[str]:
         """The set L of the paper, in the order of the file."""
         return list(self.verbalizers[0].words)
+
+    @cached_property
+    def label_groups(self) -> LabelGroups | None:
+        """The group of each label; None where the task has no groups."""
+        return LabelGroups(self.labels, self.groups) if self.groups else None
 
     @cached_property
     def pairs(self) -> list[Pair]:
@@ -187,7 +200,7 @@ class Task(BaseModel):
             problems.append('Each of several [[verbalizers]] needs a name of its own; add name = "..." to each.')
         for verbalizer in self.verbalizers:
             problems += verbalizer.problems(self.labels)
-        return problems
+        return problems + group_problems(self.labels, self.groups)
 
     def to_toml(self) -> str:
         """The task as TOML text; `parse_task` reads it back."""

@@ -233,12 +233,13 @@ def parse_task(text: str, source: str = "the task") -> Task:
 
 def build_task(content: Mapping[str, Any], source: str, more_labels: Sequence[str] = ()) -> Task:
     """A task from the content of a task file; `more_labels` are added to its labels, with their names as words."""
+    problems = list[str]()
     try:
         content, problems = _with_verbalizers(content, more_labels)
         task = Task.model_validate(content)
         problems += task.problems()
     except TaskError as error:
-        problems = error.problems
+        problems += error.problems
     if problems:
         raise TaskError([f"{source}: {problem}" for problem in problems])
     return task

@@ -194,6 +194,12 @@ def test_faults_of_a_list_are_told_with_all_others():
     assert "has no {mask}" in message
 
 
+def test_faults_of_a_list_are_told_with_entries_that_are_not_known():
+    message = problems(toml('labels = ["a", "b", "a"]\n', patern='"x"'))
+    assert "'a' stands twice in 'labels'" in message
+    assert "did you mean 'patterns'?" in message
+
+
 def test_hundreds_of_labels_are_not_all_named_in_a_message():
     names = ", ".join(f'"label_{number}"' for number in range(300))
     words = '[words]\nlabel_300 = "x"\n'

@@ -269,14 +269,14 @@ def _with_verbalizers(content: Mapping[str, Any], more_labels: Sequence[str]) ->
     verbalizers = content.setdefault("verbalizers", [{"words": {} if labels is None else labels}])
     if more_labels:
         verbalizers = _with_labels(verbalizers, more_labels)
-    known = verbalizers[0]["words"] if words else None
+    own_words = verbalizers[0]["words"] if words else None
     if not isinstance(words, Mapping):
         problems.append(f"the entry 'words' is {words!r}; write a table with words for some of the labels.")
-    elif isinstance(known, Mapping):
-        if unknown := [name for name in words if name not in known]:
-            names = unknown_names(unknown, list(known))
+    elif isinstance(own_words, Mapping):
+        if unknown := [name for name in words if name not in own_words]:
+            names = unknown_names(unknown, list(own_words))
             problems.append(f"The entry 'words' has the label {names}, which is not in 'labels'; add it there.")
-        verbalizers = [{"words": {name: words.get(name, own) for name, own in known.items()}}]
+        verbalizers = [{"words": {name: words.get(name, own) for name, own in own_words.items()}}]
     return {**content, "verbalizers": verbalizers}, problems
 
 

@@ -106,8 +106,7 @@ def check(
 ) -> TaskCheck:
     """Check a task with a model and, if there are any, rows, of which the first `examples` are shown."""
     problems, warnings, patterns = list[str](), list[str](), list[PatternCheck]()
-    rows, prompts = None, None
-    counts: dict[str, int] | None = None
+    rows, prompts, counts = None, None, None
     try:
         rows = read_rows(data, task, column_mapping) if data is not None else None
         if rows is not None and rows.has_labels:
@@ -122,24 +121,20 @@ def check(
     except ClozifyError as error:
         problems += error.problems
     max_length = min(max_length, model.max_length)
-    answers: LabeledAnswers | None = None
-    label_checks: list[LabelCheck] = []
+    answers, label_checks = None, list[LabelCheck]()
     try:
         for index in range(len(task.patterns)):  # those before a problem are shown
             patterns += [_check_pattern(model, task, index, prompts, rows, max_length, examples)]
         if prompts is not None and rows is not None:
             warnings += rows.warnings + _length_warnings(model, prompts, rows, max_length)
             if counts is not None and any(counts.values()):
-                labeled = _labeled_rows(rows)
-                answers = _answer_labeled_rows(model, prompts, labeled, max_length)
+                answers = _answer_labeled_rows(model, prompts, _labeled_rows(rows), max_length)
                 patterns = [_with_accuracies(pattern, answers) for pattern in patterns]
                 label_checks = _check_labels(answers, _suggest_words(model, rows, patterns))
                 warnings += answers.warnings()
     except ClozifyError as error:
         problems += error.problems
-    warnings += prompts.warnings if prompts is not None else []
-    used = {slot.field for text in task.patterns for slot in Pattern(text).slots}
-    warnings += [f"No pattern uses the field '{field}'." for field in task.fields if field not in used]
+    warnings += [*(prompts.warnings if prompts is not None else []), *_field_warnings(task)]
     return TaskCheck(
         task=task.name,
         description=task.description,
@@ -199,6 +194,11 @@ class LabeledAnswers:
             "Try the words that are suggested for the labels, clozify find-words or a larger --model. Training can "
             "still teach it the words, but expect to need more labelled rows."
         ]
+
+
+def _field_warnings(task: Task) -> list[str]:
+    used = {slot.field for text in task.patterns for slot in Pattern(text).slots}
+    return [f"No pattern uses the field '{field}'." for field in task.fields if field not in used]
 
 
 def _labeled_rows(rows: Rows) -> Rows:

@@ -103,18 +103,18 @@ def init_task(
     if path is not None and path.exists() and not force:
         raise TaskError(f"'{path}' exists already; name another file with --output, or replace it with --force.")
     dataset, generated_names = open_with_header(data)
-    given = list(labels) if labels is not None else None
+    names = list(labels) if labels is not None else None
     text = [text] if isinstance(text, str) else list(text)
-    columns = guess_columns(dataset, str(data), text, label, given is None and labels_from is None)
+    columns = guess_columns(dataset, str(data), text, label, names is None and labels_from is None)
     if generated_names is not None:
         dataset, columns, generated_names = _rename(dataset, columns, generated_names)
     own_labels = [] if columns.label is None else label_names(dataset, columns.label.name, str(data))
-    if given is None:
-        given = own_labels if labels_from is None else read_labels(labels_from, label or "label")
-    if len(given) < 2:
-        raise DataError(f"The labels of '{data}' are {quoted(given)}; classification needs two or more.")
-    notes = _label_notes(given, own_labels, columns.label, len(dataset))
-    kind = _kind(columns, given)
+    if names is None:
+        names = own_labels if labels_from is None else read_labels(labels_from, label or "label")
+    if len(names) < 2:
+        raise DataError(f"The labels of '{data}' are {quoted(names)}; classification needs two or more.")
+    notes = _label_notes(names, own_labels, columns.label, len(dataset))
+    kind = _kind(columns, names)
     entries = {
         "name": name or _default_name(str(data)),
         "fields": [column.name for column in columns.fields],
@@ -122,7 +122,7 @@ def init_task(
         "id": None if columns.id is None else columns.id.name,
         "columns": generated_names,
         "patterns": fill_patterns(kind, columns.fields),
-        "labels": given,
+        "labels": names,
     }
     toml = _render(entries, kind, Path(str(data)).name)
     task = parse_task(toml, f"The task for '{data}'")

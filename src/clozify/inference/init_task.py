@@ -106,14 +106,24 @@ def init_task(
     names = list(labels) if labels is not None else None
     text = [text] if isinstance(text, str) else list(text)
     columns = guess_columns(dataset, str(data), text, label, names is None and labels_from is None)
+    if odd := [column.name for column in columns.fields if re.search(r"[:!{}]", column.name)]:
+        raise DataError(
+            f"The column {quoted(odd)} of '{data}' has one of the characters : ! {{ }} in its name, which a pattern "
+            "cannot use; rename the column."
+        )
     if generated_names is not None:
         dataset, columns, generated_names = _rename(dataset, columns, generated_names)
     own_labels = [] if columns.label is None else label_names(dataset, columns.label.name, str(data))
-    if names is None:
-        names = own_labels if labels_from is None else read_labels(labels_from, label or "label")
+    aliases = None
+    if names is None and labels_from is None:
+        named = _class_names(dataset, columns.label)
+        names, aliases = (named, [list(map(str, range(len(named))))]) if named else (own_labels, None)
+    elif names is None and labels_from is not None:
+        names = read_labels(labels_from, label or "label")
+    assert names is not None
     if len(names) < 2:
         raise DataError(f"The labels of '{data}' are {quoted(names)}; classification needs two or more.")
-    notes = _label_notes(names, own_labels, columns.label, len(dataset))
+    notes = _label_notes(names, [] if aliases else own_labels, columns.label, len(dataset))
     kind = _kind(columns, names)
     entries = {
         "name": name or _default_name(str(data)),
@@ -121,6 +131,7 @@ def init_task(
         "label": columns.label.name if columns.label else label or "label",
         "id": None if columns.id is None else columns.id.name,
         "columns": generated_names,
+        "aliases": aliases,
         "patterns": fill_patterns(kind, columns.fields),
         "labels": names,
     }
@@ -130,6 +141,11 @@ def init_task(
         atomic_write_text(path, toml)
     label_column = None if columns.label is None else columns.label.name
     return InitResult(task, toml, path, str(data), len(dataset), kind, label_column, notes)
+
+
+def _class_names(dataset: Any, column: Column | None) -> list[str]:
+    """The names of labels that the data holds as numbers, where a data set of Hugging Face has them."""
+    return list(getattr(dataset.features[column.name], "names", None) or []) if column is not None else []
 
 
 def fill_patterns(kind: str, fields: Sequence[Column]) -> list[str]:
@@ -207,6 +223,8 @@ def _render(entries: Mapping[str, Any], kind: str, source: str) -> str:
         lines.append(f"id = {_value(entries['id'])}  # the column with the rows' ids, copied to predictions")
     if entries["columns"] is not None:
         lines.append(f"columns = {_value(entries['columns'])}  # the file has no header")
+    if entries["aliases"] is not None:
+        lines.append(f"aliases = {_value(entries['aliases'])}  # the data has the numbers of the labels")
     lines += [
         'metric = "accuracy"  # or "macro-f1": rare labels count as much as frequent ones',
         "",

@@ -1,9 +1,11 @@
+import json
+
 import pytest
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, Features, Value
 
 from clozify.config.task import load_task
 from clozify.data.rows import read_rows
-from clozify.errors import DataError, TaskError
+from clozify.errors import ClozifyError, DataError, TaskError
 from clozify.inference.init_task import PATTERNS, fill_patterns, init_task
 
 REQUESTS = [("card_arrival", "where is my card"), ("lost_card", "i lost my card"), ("card_arrival", "is it sent yet")]
@@ -132,3 +134,46 @@ def test_a_file_without_header_gets_columns(tmp_path):
     result = init_task(data, tmp_path / "task.toml")
     assert (result.task.columns, result.task.fields) == (["label", "text"], ["text"])
     assert read_rows(data, load_task(tmp_path / "task.toml")).labels.tolist() == [0, 1] * 3
+
+
+def test_names_of_numbered_labels_are_taken_from_the_data_set(tmp_path):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["World", "Sci_Tech"])})
+    rows = [{"text": f"some words {index}", "label": index % 2} for index in range(6)]
+    Dataset.from_list(rows, features=features).to_parquet(tmp_path / "rows.parquet")
+    result = init_task(tmp_path / "rows.parquet")
+    assert (result.task.labels, result.notes) == (["World", "Sci_Tech"], [])
+    assert read_rows(tmp_path / "rows.parquet", result.task).labels.tolist() == [0, 1] * 3
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"text": "a b c", "label": value} for value in (True, False) * 3],
+        [{"text": "a b c", "label": value} for value in (1.0, 2.0) * 3],
+        [{"text": "a b c", "label": value, "tags": ["x"]} for value in ("x", None, "y") * 3],
+        [{"text": "a b c", "label": value} for value in ("x", 3) * 3],
+    ],
+    ids=["truth values", "floats", "missing", "mixed"],
+)
+def test_labels_of_other_types_are_read_back(tmp_path, rows):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task = init_task(path).task
+    labels = read_rows(path, task).labels
+    assert len(task.labels) == 2
+    assert set(labels.tolist()) - {-1} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text": "a b c", "label": "x"}] * 3, "classification needs two or more"),
+        ([{"a:b": "a b c", "label": label} for label in "xyxy"], "rename the column"),
+        ([{"mask": "a b c", "label": label} for label in "xyxy"], "rename the column"),
+    ],
+)
+def test_data_that_no_task_can_use_is_one_sentence(tmp_path, rows, message):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(ClozifyError, match=message):
+        init_task(path)

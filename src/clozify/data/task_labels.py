@@ -85,6 +85,10 @@ def sorted_labels(names: Iterable[str]) -> list[str]:
 
 def _read_lines(path: Path) -> list[str]:
     """The labels of a text file, one a line; empty lines are skipped."""
+    if path.suffix == ".toml":
+        raise DataError(
+            f"'{path}' is a task file; name data with a label column, or a text file with one label a line."
+        )
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:

@@ -36,6 +36,7 @@ def test_labels_of_a_text_file_keep_their_order(tmp_path):
     [
         ("l.txt", "a\nb\na\n", "has the label 'a' twice"),
         ("l.txt", "\n\n", "has no labels; write one a line"),
+        ("l.toml", "labels = [\n]\n", "is a task file; name data with a label column"),
         ("l.csv", "labels,text\na,x\n", "lacks the column 'label' (did you mean 'labels'?)"),
         ("l.csv", "label,text\n,x\n", "has no labels; name a file with labelled rows"),
     ],

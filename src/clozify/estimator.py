@@ -270,7 +270,7 @@ def _load_task(task: TaskSource, y: Any) -> Task:
     """The task; the labels of one that has none are those of `y`."""
     content, source = read_task(task)
     if isinstance(task, Task) or has_labels(content):
-        return load_task(task)
+        return load_task(task).model_copy()  # a `Task` caches properties, but fit must not alter a parameter
     return build_task(content, source, sorted_labels(set(label_texts(y)[1])))
 
 

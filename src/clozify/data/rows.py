@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from clozify.config.task import Task
 from clozify.data.ids import plain_ids
 from clozify.data.readers import open_data
-from clozify.errors import DataError, did_you_mean, quoted
+from clozify.errors import DataError, did_you_mean, quoted, unknown_names
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -220,8 +220,8 @@ class Rows:
         if not matching:
             unknown = [name for name in values if name not in labels]
             raise DataError(
-                f"The data '{self.source}' has the label {quoted(unknown, 5)}, which the task does not know"
-                f"{did_you_mean(unknown[0], labels)}; its labels are {quoted(labels)}."
+                f"The data '{self.source}' has the label {unknown_names(unknown, labels)}, which the task does not "
+                f"know; its labels are {quoted(labels)}."
             )
         readings = {tuple(names.index(value) for value in values) for names in matching}
         if values and len(readings) > 1:

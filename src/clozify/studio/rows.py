@@ -20,7 +20,7 @@ from clozify.studio.labels import RowKey, UserLabels, identity_task, match_label
 if TYPE_CHECKING:
     from datasets import Dataset
 
-MAX_LABELS = 50  # a column with more distinct values is not a label column
+MAX_LABELS = 200  # a column with more distinct values is not a label column
 SHOWN_ROWS = 24  # rows on display, which the model scores
 
 

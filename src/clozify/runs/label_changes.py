@@ -56,7 +56,7 @@ class LabelChanges:
             return "the rows' states are kept, and only the labels' vectors are fitted anew"
         return (
             "its models are trained anew, since each of them chooses among all labels; with --method frozen the rows' "
-            "states are kept, so that a new label takes seconds"
+            "states are kept"
         )
 
 

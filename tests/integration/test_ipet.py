@@ -8,6 +8,7 @@ import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from clozify.errors import ClozifyError
@@ -149,3 +150,14 @@ def test_a_generation_that_was_killed_goes_on_with_the_same_draws(run, files, ti
     assert first.keys() == second.keys()
     other = [name for name in first if not np.array_equal(first[name], second[name])]
     assert not other, [(name, np.abs(first[name] - second[name]).max()) for name in other]
+
+
+def test_a_label_that_no_labelled_row_has_is_drawn_for_and_named(run, files):
+    """d^j times no row is no row: the label would vanish from every later generation without a word."""
+    labeled = pd.read_csv(files / "labeled.csv")
+    labeled[labeled["label"] == 1].to_csv(files / "labeled.csv", index=False)
+    metrics = run(method="ipet", settings=[*SETTINGS, "repetitions=1", "ipet.generations=1"])
+    assert any("1 of 2 labels have no labelled row ('2')" in warning for warning in metrics["warnings"])
+    first, second = metrics["generations"]
+    assert first.get("drawn") is None
+    assert second["drawn"] == {"1": 20.0, "2": 4.0}

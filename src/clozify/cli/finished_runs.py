@@ -69,16 +69,16 @@ def _print_predictions(predictions: clozify.Predictions, with_text: bool, top: i
     """Print predictions as JSONL."""
     from clozify.data.predictions import top_labels
 
-    task, groups = predictions.rows.task, predictions.groups
+    task, labels, groups = predictions.rows.task, predictions.rows.task.labels, predictions.groups
     texts = {field: predictions.rows.texts(field) for field in (task.fields if with_text else [])}
     order = None if top is None else top_labels(predictions.probabilities, top)
     sums = predictions.group_probabilities
     for index, (row_id, label, row) in enumerate(
-        zip(predictions.ids, predictions.labels, predictions.probabilities.tolist(), strict=True)
+        zip(predictions.ids, predictions.labels, predictions.probabilities, strict=True)
     ):
         content = {"id": row_id, **{field: values[index] for field, values in texts.items()}, "prediction": label}
         shown = range(len(row)) if order is None else order[index]
-        content["probabilities"] = {task.labels[i]: round(row[i], 6) for i in shown}
+        content["probabilities"] = {labels[i]: round(float(row[i]), 6) for i in shown}
         if groups is not None and sums is not None and task.label_groups is not None:
             content["prediction_group"] = groups[index]
             content["group_probabilities"] = dict(

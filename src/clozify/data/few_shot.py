@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,11 +39,11 @@ def examples_per_label(examples: int, labels: int) -> NDArray[np.int64]:
 def reselect(rows: Rows, count: int, seed: int | None = None) -> Rows:
     """The few-shot selection that has `count` rows, however many examples were asked for."""
     available = np.bincount(rows.labels, minlength=len(rows.task.labels))
-    most = int(available.max(initial=0)) * len(available)
-    examples = count
-    while examples < most and np.minimum(available, examples_per_label(examples, len(available))).sum() < count:
-        examples += 1
-    return few_shot(rows, examples, seed)
+
+    def selected(examples: int) -> int:
+        return int(np.minimum(available, examples_per_label(examples, len(available))).sum())
+
+    return few_shot(rows, bisect_left(range(int(available.max()) * len(available)), count, key=selected), seed)
 
 
 def _warnings(rows: Rows, examples: int, counts: NDArray[np.int64], taken: NDArray[np.int64]) -> list[str]:

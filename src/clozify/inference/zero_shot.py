@@ -62,7 +62,8 @@ class ZeroShotResult:
     @property
     def labels(self) -> list[str]:
         """Each row's label as the ensemble predicts it."""
-        return [self.task.labels[index] for index in self._predicted]
+        names = self.task.labels
+        return [names[index] for index in self._predicted]
 
     @property
     def groups(self) -> list[str] | None:

@@ -15,6 +15,7 @@ labelled rows v = 0, and s is the score of section 3.1 less its mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,11 +129,23 @@ def fit_label_vectors(
     if len(features) < features.shape[1]:  # v is in the space of the rows: searched for there, it takes less time
         basis, triangle = np.linalg.qr(features.T)  # (states + 1, rows), (rows, rows)
         features = triangle.T
-    penalty = penalty or choose_penalty(features, labels, offsets)
-    v = fit_logistic(features, labels, offsets, penalty)
+    with one_thread() if offsets.shape[1] > MANY_LABELS else nullcontext():
+        penalty = penalty or choose_penalty(features, labels, offsets)
+        v = fit_logistic(features, labels, offsets, penalty)
     v = v if basis is None else v @ basis.T  # (labels, states + 1)
     vectors = start + v[:, :-1] / centre.scale
     return LabelVectors(vectors, v[:, -1] - vectors @ centre.mean), penalty
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """BLAS with one thread: its products are small.
+
+    Two threads that wait for each other took 20 times as long on a machine that other programs used, too.
+    """
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[object] = threadpool_limits(1, "blas")
+    return limits
 
 
 def choose_penalty(

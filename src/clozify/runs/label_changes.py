@@ -51,12 +51,12 @@ class LabelChanges:
     def consequence(self, method: str) -> str:
         """What a run with the new labels keeps and what it computes anew, as the end of a sentence."""
         if self.renamed:
-            return "every model is kept, since only names changed; export again what was exported"
+            return "every model is kept where nothing else changed, since a name changes no number; export again"
         if method == "frozen":
             return "the rows' states are kept, and only the labels' vectors are fitted anew"
         return (
             "its models are trained anew, since each of them chooses among all labels; with --method frozen the rows' "
-            "states are kept, so that a new label takes seconds"
+            "states are kept"
         )
 
 

@@ -14,7 +14,7 @@ from clozify.config.task import Task, Verbalizer
 from clozify.errors import TaskError
 
 # kept, but not shown on the page
-HIDDEN_SETTINGS = ("description", "optional", "id", "metric", "columns", "aliases", "line_breaks")
+HIDDEN_SETTINGS = ("description", "optional", "id", "metric", "columns", "aliases", "line_breaks", "groups")
 
 Problems = dict[str, list[str]]  # form field -> messages; "fields", "labels", "task", "pattern 0", "label 0", ...
 
@@ -121,6 +121,9 @@ class TaskDraft:
             del content["columns"]  # they belong to other files
         if any(len(names) != len(self.labels) for names in content.get("aliases", [])):
             del content["aliases"]  # they belong to other labels
+        if "groups" in content:  # of the labels that are left
+            kept = {name: [each for each in of if each in self.labels] for name, of in content["groups"].items()}
+            content["groups"] = {name: labels for name, labels in kept.items() if labels}
         try:
             task = Task.model_validate(content)
         except ValidationError as error:

@@ -5,7 +5,6 @@ What `clozify train` and `clozify report` print about finished runs is in `clozi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -122,8 +121,8 @@ def _excerpt(text: str, mask: str, length: int = 400) -> str:
 def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
     """Print the accuracy of each pair and of the ensemble; without labels, the first predictions."""
     if result.accuracy is not None and result.macro_f1 is not None:
-        table = metrics_table("pattern")
-        scores = result.accuracy, result.macro_f1
+        table = metrics_table("pattern", with_micro_f1=result.micro_f1 is not None)
+        scores = [result.accuracy, result.macro_f1, *([] if result.micro_f1 is None else [result.micro_f1])]
         for pair, *values in zip(result.task.pairs, *(score.patterns for score in scores), strict=True):
             name = pair.pattern.text + (f"  ({pair.verbalizer.name})" if pair.verbalizer.name else "")
             table.add_row(Text(name), *map(percent, values))
@@ -133,7 +132,7 @@ def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
         console.print(table)
     else:
         _show_predictions(console, result)
-    counts = Counter(result.labels)
+    counts = result.label_counts
     console.print(
         Text(f"Predicted by the ensemble: {', '.join(f'{label} {counts[label]:,}' for label in result.task.labels)}.")
     )
@@ -150,7 +149,8 @@ def _show_predictions(console: Console, result: ZeroShotResult) -> None:
     texts = [result.rows.texts(field, 0, count) for field in result.task.fields]
     table = Table("id", "text", "prediction", "probability", box=None, pad_edge=False)
     for row_id, row, *fields in zip(result.rows.ids(0, count), probabilities, *texts, strict=True):
-        text, label = " ".join(filter(None, fields))[:60], result.task.labels[row.argmax()]
+        text = " ".join(filter(None, fields))[:60]
+        (label,) = result.scores.decision.names(result.scores.decision.predict(row[None]))
         table.add_row(Text(str(row_id)), Text(text), Text(label), percent(float(row.max())))
     console.print(table)
     if len(result.rows) > count:

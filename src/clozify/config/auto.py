@@ -32,6 +32,7 @@ class Conditions:
     labeled: int  # rows
     unlabeled: int  # rows
     method: str
+    multilabel: bool = False
 
     @property
     def learning_rate(self) -> float:

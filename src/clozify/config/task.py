@@ -19,7 +19,9 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 
@@ -30,6 +32,8 @@ from clozify.utils.atomic import atomic_write_text
 
 TaskSource: TypeAlias = "str | Path | Task | Mapping[str, Any]"  # a file, a shipped task's name, or the task itself
 SHIPPED = Path(__file__).parents[1] / "tasks"
+SEPARATOR = "|"
+LATER_ENTRIES = ("multilabel", "separator")  # not dumped where they have their defaults: hashes of tasks stay the same
 
 
 def _to_tuple(value: object) -> object:
@@ -103,7 +107,9 @@ class Task(BaseModel):
     optional: list[str] = []
     label: str = "label"
     id: str | None = None
-    metric: Literal["accuracy", "macro-f1"] = "accuracy"
+    multilabel: bool = False
+    separator: str = SEPARATOR
+    metric: Literal["accuracy", "macro-f1", "micro-f1"] = "accuracy"
     patterns: list[str] = Field(min_length=1)
     columns: list[str] | None = None
     aliases: Annotated[list[list[str]], BeforeValidator(_numbers_to_text)] = []
@@ -113,11 +119,19 @@ class Task(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _explain_errors(cls, content: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raise `TaskError` instead of Pydantic's error."""
+        """Raise `TaskError` instead of Pydantic's error; the metric of several labels a row is micro-F1 by default."""
+        if isinstance(content, Mapping) and content.get("multilabel") is True:
+            content = {"metric": "micro-f1", **content}
         try:
             return validate(content)
         except ValidationError as error:
             raise TaskError([_explain(fault) for fault in error.errors()]) from None
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = serialize(self)
+        defaults = {name: Task.model_fields[name].default for name in LATER_ENTRIES}
+        return {name: value for name, value in content.items() if name not in defaults or value != defaults[name]}
 
     def with_changes(self, **update: Any) -> Task:
         """A copy of the task with these entries replaced, validated anew."""
@@ -179,6 +193,7 @@ class Task(BaseModel):
             for names in self.aliases
             if len(names) != len(self.labels) or len(set(names)) != len(names)
         ]
+        problems += self._multilabel_problems()
         for pattern in self.patterns:
             problems += Pattern(pattern).problems(self.fields)
         names = [verbalizer.name for verbalizer in self.verbalizers]
@@ -186,6 +201,31 @@ class Task(BaseModel):
             problems.append('Each of several [[verbalizers]] needs a name of its own; add name = "..." to each.')
         for verbalizer in self.verbalizers:
             problems += verbalizer.problems(self.labels)
+        return problems
+
+    def _multilabel_problems(self) -> list[str]:
+        """The faults of the entries about several labels a row."""
+        problems = []
+        if not self.multilabel and self.separator != SEPARATOR:
+            problems.append("'separator' is for rows with several labels; add multilabel = true, or remove it.")
+        if not self.multilabel and self.metric == "micro-f1":
+            problems.append(
+                "The metric 'micro-f1' is for rows with several labels, where multilabel = true; with one label a row "
+                "it is the accuracy."
+            )
+        if not self.separator:
+            problems.append("'separator' is empty, so that labels could not be told apart; write one such as \"|\".")
+        names = {name for names in (self.labels, *self.aliases) for name in names}
+        if self.multilabel and self.separator and (clash := sorted(name for name in names if self.separator in name)):
+            problems.append(
+                f"The label {quoted(clash, 5)} contains the separator '{self.separator}', so that it would be read as "
+                "several; choose another 'separator'."
+            )
+        if self.multilabel and (clash := sorted({*self.labels} & {*self.fields})):
+            problems.append(
+                f"{quoted(clash, 5)} is both a label and a field, so that a column of that name could be either; "
+                "rename one."
+            )
         return problems
 
     def to_toml(self) -> str:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozify.config.sections import Adapter
@@ -97,7 +98,7 @@ class ClozeModel(Encoder):
         super().__init__(cast(Any, model), tokenizer, max_positions(model, tokenizer), options)
         self.name = name
         self.head = Head(model)
-        self._label_words = WeakKeyDictionary[LabelWords, tuple[Tensor, Tensor]]()  # ids and mean, on the device
+        self._label_words = WeakKeyDictionary[LabelWords, tuple[Tensor, ...]]()  # ids, mean, offsets, on the device
         self._check_head()
 
     @property
@@ -155,11 +156,15 @@ class ClozeModel(Encoder):
         """s(l | x): the mean of the label's words' raw scores, (batch, hidden) -> (batch, labels)."""
         if words not in self._label_words:
             with torch.inference_mode(False):  # these tensors serve training too
-                self._label_words[words] = self.to_device(words.ids), self.to_device(words.mean)
-        ids, mean = self._label_words[words]
+                arrays: list[NDArray[Any]] = [words.ids, words.mean]
+                arrays += [] if words.offsets is None else [words.offsets]
+                self._label_words[words] = tuple(self.to_device(array) for array in arrays)
+        ids, mean, *offsets = self._label_words[words]
         with torch.autocast(self.device.type, enabled=False):  # few numbers: always in full precision
             word_scores = self.head(states.to(self.dtype), ids)  # (batch, words)
             scores: Tensor = word_scores @ mean.to(self.dtype).T
+            if offsets:
+                scores = scores - offsets[0].to(self.dtype)
         return scores
 
     def transformed_and_mean_states(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,8 @@ Words that the model cannot use are reported all at once, each with words that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -42,10 +42,12 @@ class TaskPrompts:
     warnings: list[str]
     fields: list[FieldInContext]  # every field that some pattern of the task reads, once for each way it is tokenised
 
-    def for_pair(self, pair: int) -> TaskPrompts:
-        """The pattern of one pair, by its index in `task.pairs`."""
+    def for_pair(self, pair: int, offsets: Sequence[float] | None = None) -> TaskPrompts:
+        """The pattern of one pair, by its index in `task.pairs`; `offsets`, (labels,), are subtracted from scores."""
         (prompt,) = [prompt for prompt in self.patterns if pair in prompt.pairs]
         words = prompt.words[prompt.pairs.index(pair)]
+        if offsets is not None:
+            words = replace(words, offsets=np.asarray(offsets, dtype=np.float32))
         return TaskPrompts([PatternPrompt(prompt.template, (pair,), (words,))], [], self.fields)
 
     def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[FieldInContext, RaggedTokens]:

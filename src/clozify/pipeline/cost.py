@@ -259,7 +259,7 @@ def time_member(plan: Plan, context: RunContext, rows: int | None = None) -> Mem
     )
     scored = plan.labeled if unlabeled is None else unlabeled
     labeled = plan.labeled if len(plan.labeled) else scored  # zero-shot members are trained on unlabelled rows
-    labels = plan.labeled.labels if len(plan.labeled) else np.zeros(len(labeled), dtype=np.int16)
+    labels = plan.labeled.targets if len(plan.labeled) else np.zeros(len(labeled), dtype=np.int16)
 
     def encode(rows: Rows) -> EncodedRows:
         return EncodedRows(pattern.template, prompts.tokenize(model, rows, 0, len(rows)), max_length)

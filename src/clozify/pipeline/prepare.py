@@ -25,6 +25,7 @@ from clozify.runs.plan import Plan, empty_rows, select_labeled
 from clozify.runs.results import ENSEMBLE_METHODS
 
 METHODS = ("pet", "ipet", "frozen", "supervised", *SEMI_SUPERVISED)
+MULTILABEL_METHODS = ("pet", "ipet", "supervised")
 ZERO_SHOT_METHODS = ("ipet", "frozen")  # which need no labelled rows
 
 
@@ -59,6 +60,8 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
     recipe = load_recipe(inputs.recipe, inputs.settings)
     check_adapter(recipe.adapter)
     _check_method(inputs, recipe)
+    if task.multilabel:
+        _check_multilabel(inputs)
     if recipe.backslashes_to_spaces:
         task = task.with_changes(line_breaks=[*task.line_breaks, "\\"])
     warnings: list[str] = []
@@ -81,6 +84,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
             labeled=len(labeled),
             unlabeled=0 if unlabeled is None else len(unlabeled),
             method=inputs.method,
+            multilabel=task.multilabel,
         )
         recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
         if inputs.method not in SEMI_SUPERVISED:
@@ -132,6 +136,20 @@ def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:
         )
 
 
+def _check_multilabel(inputs: TrainInputs) -> None:
+    """Raises `DataError` where the method has no meaning, or none yet, with several labels a row."""
+    if inputs.method not in MULTILABEL_METHODS:
+        raise DataError(
+            f"The method '{inputs.method}' is for one label a row, and the task has multilabel = true; there is "
+            f"{quoted(MULTILABEL_METHODS)}."
+        )
+    if inputs.labeled is None or inputs.examples == 0:
+        raise DataError(
+            "iPET without labelled rows would need thresholds to label rows with, which are chosen on labelled rows; "
+            "give some (--labeled), or use clozify zero-shot."
+        )
+
+
 def _read_labeled(inputs: TrainInputs, task: Task, recipe: Recipe, warnings: list[str]) -> Rows:
     """T: the labelled rows, or the few of them that are asked for."""
     rows = inputs.read("labeled", task)
@@ -144,7 +162,10 @@ def _read_labeled(inputs: TrainInputs, task: Task, recipe: Recipe, warnings: lis
         raise DataError(
             f"The method '{inputs.method}' needs labelled rows, and 0 were asked for; without any, there is ipet."
         )
-    counts = np.bincount(labeled.labels, minlength=len(task.labels))
+    if task.multilabel and len(labeled) and not labeled.label_matrix.any():
+        raise DataError(f"No row of the labelled data '{labeled.source}' has any label, so nothing can be learned.")
+    targets = labeled.targets
+    counts = targets.sum(axis=0) if task.multilabel else np.bincount(targets, minlength=len(task.labels))
     missing = [label for label, count in zip(task.labels, counts, strict=True) if count == 0]
     if missing and len(labeled):
         warnings.append(f"No labelled row has the label {quoted(missing, 5)}, so little will be learned of it.")

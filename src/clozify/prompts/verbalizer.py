@@ -24,6 +24,7 @@ class LabelWords:
 
     ids: NDArray[np.int64]  # (words,)
     mean: NDArray[np.float32]  # (labels, words): s(l | x) = mean[l] @ raw scores of the words
+    offsets: NDArray[np.float32] | None = None  # (labels,): subtracted from s(l | x), for several labels a row
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,19 @@ ERROR_CHARACTERS = 100  # of a row's text
 _Scores = BasicMetrics | UnsupervisedMetrics | MembersMetrics | Generation | ClassifierMetrics
 
 
-def metrics_table(title: str, with_interval: bool = False) -> Table:
-    """An empty table with the columns accuracy and macro-F1, with the accuracy's confidence interval between them."""
+def metrics_table(title: str, with_interval: bool = False, with_micro_f1: bool = False) -> Table:
+    """An empty table with the columns accuracy and macro-F1, with the accuracy's confidence interval between them.
+
+    With several labels a row, the accuracy is called exact match, and micro-F1 is the last column.
+    """
     table = Table(box=None, pad_edge=False)
     table.add_column(title)
-    table.add_column("accuracy", justify="right")
+    table.add_column("exact match" if with_micro_f1 else "accuracy", justify="right")
     if with_interval:
         table.add_column("95% interval", justify="right")
     table.add_column("macro-F1", justify="right")
+    if with_micro_f1:
+        table.add_column("micro-F1", justify="right")
     return table
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from clozify.data.in_memory import make_rows
-from clozify.data.rows import clean_texts
+from clozify.data.text_values import clean_texts
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH

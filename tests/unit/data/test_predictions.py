@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, Features
 
-from clozify.config.task import Task, Verbalizer
+from clozify.data.decision import Decision
+from clozify.config.task import Task, Verbalizer, load_task
+from clozify.data.in_memory import load_rows
 from clozify.data.predictions import write_predictions
 from clozify.data.rows import Rows, read_rows
 
@@ -38,7 +40,7 @@ def test_ids_of_every_type_are_written_in_stretches_one_of_which_has_none(kind, 
     pq.write_table(pa.table({"text": ["x", "y"], "key": column}), tmp_path / "rows.parquet")
     rows, path = read_rows(tmp_path / "rows.parquet", TASK), tmp_path / f"out{suffix}"
     assert rows.ids() == [None, text]
-    write_predictions(path, rows, ((start, np.array([[0.25, 0.75]])) for start in range(2)))
+    write_predictions(path, rows, ((start, np.array([[0.25, 0.75]])) for start in range(2)), Decision(TASK.labels))
     if suffix == ".parquet":
         ids = pq.read_table(path).column("id")
         assert (ids.type, ids.to_pylist()[1]) == (column.type, column.to_pylist()[1])
@@ -53,5 +55,22 @@ def test_ids_that_are_null_in_all_rows_are_written(tmp_path):
     dataset = Dataset(pa.table({"text": ["x"], "key": pa.nulls(1)}))
     rows = Rows(dataset.cast(Features.from_arrow_schema(dataset.data.schema)), TASK)
     for suffix in (".csv", ".jsonl", ".parquet"):
-        write_predictions(tmp_path / f"out{suffix}", rows, [(0, np.array([[0.25, 0.75]]))])
+        write_predictions(tmp_path / f"out{suffix}", rows, [(0, np.array([[0.25, 0.75]]))], Decision(TASK.labels))
     assert json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))["id"] is None
+
+
+def test_several_labels_are_lists_and_in_csv_one_text(tmp_path):
+    task = load_task(
+        {"fields": ["text"], "patterns": ["{text} {mask}"], "labels": {"a": "x", "b": "y"}, "multilabel": True}
+    )
+    rows = load_rows(["q", "r", "s"], task, labels=[["a", "b"], [], None])
+    decision, probabilities = Decision(task.labels, (0.5, 0.2)), np.array([[0.6, 0.3], [0.1, 0.1], [0.1, 0.9]])
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        write_predictions(tmp_path / f"out{suffix}", rows, [(0, probabilities)], decision)
+    table = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert table["prediction"].tolist() == ["a|b", "", "b"]
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in lines] == [["a", "b"], [], None]
+    assert [line["prediction"] for line in lines] == [["a", "b"], [], ["b"]]
+    assert pq.read_table(tmp_path / "out.parquet")["prediction"].to_pylist() == [["a", "b"], [], ["b"]]
+    assert read_rows(tmp_path / "out.csv", task.with_changes(fields=["id"])).targets.tolist()[0] == [1, 1]

@@ -1,0 +1,210 @@
+"""Several labels a row through every step of a run, with a tiny model."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import clozify
+from clozify.cli import app
+from clozify.errors import ClozifyError, DataError, ModelError
+from clozify.inference.training import train
+
+TASK = """
+name = "topics"
+fields = ["text"]
+multilabel = true
+patterns = ["It was {mask}. {text}", "Just {mask}! || {text}"]
+[labels]
+game = "good"
+tool = "bad"
+mail = "great"
+"""
+SETTINGS = [
+    "repetitions=1",
+    "finetune.max_steps=6",
+    "finetune_without_lm.max_steps=6",
+    "distill.max_steps=6",
+    "supervised.max_steps=6",
+    "max_seq_length=40",
+    "multilabel.folds=2",
+    "ipet.generations=1",
+    "ipet.d=2",
+]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A task, twelve labelled rows, some without a label, unlabelled rows and test rows."""
+    (tmp_path / "task.toml").write_text(TASK)
+    names = ["game", "tool", "mail"]
+    sets = [[], ["game"], ["tool", "mail"], ["mail"], ["game", "tool", "mail"], ["tool"]]
+    rows = [(" ".join(sets[n % 6]) + f" number {n}", "|".join(sets[n % 6])) for n in range(90)]
+    frame = pd.DataFrame(rows, columns=["text", "label"])
+    frame[:12].to_csv(tmp_path / "labeled.csv", index=False)
+    frame[["text"]][12:60].to_csv(tmp_path / "unlabeled.csv", index=False)
+    frame[60:].to_csv(tmp_path / "test.csv", index=False)
+    assert names == clozify.load_task(tmp_path / "task.toml").labels
+    return tmp_path
+
+
+@pytest.fixture
+def run(files, tiny_folder):
+    def start(output="run", **changes):
+        inputs = {
+            "task": files / "task.toml",
+            "labeled": files / "labeled.csv",
+            "unlabeled": files / "unlabeled.csv",
+            "test": files / "test.csv",
+            "model": str(tiny_folder("bert")),
+            "recipe": "paper",
+            "settings": SETTINGS,
+            "replace": True,
+        }
+        return train(output=files / output, **(inputs | changes))
+
+    return start
+
+
+def probabilities_of(run_folder, texts):
+    """What Transformers itself says, without clozify."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(run_folder / "classifier").eval()
+    tokenizer = AutoTokenizer.from_pretrained(run_folder / "classifier")
+    with torch.inference_mode():
+        scores = model(**tokenizer(texts, padding=True, truncation=True, return_tensors="pt")).logits
+    return model.config, torch.sigmoid(scores).numpy()
+
+
+def test_the_classifier_is_an_ordinary_one_with_thresholds(run, files):
+    metrics = run().metrics
+    assert metrics.classifier.micro_f1 is not None
+    assert metrics.classifier.confusion is None
+    assert set(metrics.classifier.labels) == {"game", "tool", "mail"}
+    texts = ["a game number 3", "mail for all"]
+    config, expected = probabilities_of(files / "run", texts)
+    assert config.problem_type == "multi_label_classification"
+    assert config.thresholds == pytest.approx(metrics.thresholds)
+    assert not {0.5} & set(metrics.thresholds.values())
+    predictions = clozify.load_run(files / "run", precision="float32").predict(texts)
+    np.testing.assert_allclose(predictions.probabilities, expected, atol=1e-4)
+    names = [
+        [label for label, p in zip(("game", "tool", "mail"), row, strict=True) if p >= config.thresholds[label]]
+        for row in expected
+    ]
+    assert predictions.label_sets == names
+    assert predictions.labels == ["|".join(row) for row in names]
+
+
+def test_evaluation_of_the_run_repeats_its_metrics(run, files):
+    metrics = run().metrics
+    result = clozify.evaluate(clozify.load_run(files / "run", precision="float32"), files / "test.csv")
+    assert result.micro_f1 == pytest.approx(metrics.classifier.micro_f1)
+    assert result.accuracy == pytest.approx(metrics.classifier.accuracy)
+    assert result.labels["game"] == metrics.classifier.labels["game"]
+
+
+def test_an_ensemble_predicts_by_its_own_scores_and_thresholds(run, files):
+    """Each member's offsets are needed again when rows are predicted."""
+    metrics = run(unlabeled=None).metrics
+    result = clozify.evaluate(files / "run", files / "test.csv")
+    assert result.micro_f1 == pytest.approx(metrics.ensemble.micro_f1)
+    content = json.loads((files / "run" / "ensemble.json").read_text())
+    assert content["thresholds"] == pytest.approx(metrics.thresholds)
+    assert all(len(member["offsets"]) == 3 for member in content["weights"])
+
+
+def test_a_run_that_resumes_trains_no_fold_again(run, files):
+    first = run().metrics
+    messages = []
+    again = run(log=messages.append).metrics
+    assert again == first
+    done = [message for message in messages if "already done" in message]
+    assert len([message for message in done if message.startswith("thresholds")]) == 2
+    assert not [message for message in messages if "steps/s" in message]
+
+
+def test_the_folds_rows_are_those_that_its_model_was_not_trained_on(run, files):
+    run(unlabeled=None)
+    records = [json.loads(path.read_text()) for path in (files / "run" / "members").glob("*/member.json")]
+    folds = [np.load(path) for path in (files / "run" / "members").glob("*/held_out.npy")]
+    assert sorted(len(fold) for fold in folds) == [6, 6]
+    assert sorted(record["rows"] for record in records) == [6, 6, 12, 12]
+
+
+@pytest.mark.parametrize("method", ["supervised", "ipet"])
+def test_other_methods_learn_several_labels(run, files, method):
+    metrics = run(method=method).metrics
+    assert metrics.result.micro_f1 is not None
+    assert set(metrics.thresholds) == {"game", "tool", "mail"}
+    if method == "ipet":
+        assert metrics.generations[1].training_rows > metrics.generations[0].training_rows
+    assert clozify.evaluate(clozify.load_run(files / "run", precision="float32"), files / "test.csv").micro_f1 == (
+        pytest.approx(metrics.result.micro_f1)
+    )
+
+
+def test_a_threshold_may_be_set_instead(run, files):
+    metrics = run(unlabeled=None, settings=[*SETTINGS, "multilabel.threshold=0.3"]).metrics
+    assert set(metrics.thresholds.values()) == {0.3}
+    assert len(list((files / "run" / "members").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "uda"}, "is for one label a row"),
+        ({"method": "ipet", "labeled": None}, "iPET without labelled rows would need thresholds"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(run, changes, message):
+    with pytest.raises(DataError, match=message):
+        run(**changes)
+
+
+def test_labelled_rows_without_any_label_teach_nothing(run, files):
+    pd.DataFrame({"text": ["a", "b"], "label": ["", ""]}).to_csv(files / "none.csv", index=False)
+    with pytest.raises(DataError, match="has any label, so nothing can be learned"):
+        run(labeled=files / "none.csv")
+
+
+def test_a_classifier_without_its_thresholds_is_refused(run, files):
+    """A silent 0.5 would give other labels."""
+    run()
+    config = files / "run" / "classifier" / "config.json"
+    content = json.loads(config.read_text())
+    del content["thresholds"]
+    config.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="lacks the thresholds; copy the folder again, or train again"):
+        clozify.load_run(files / "run").predict(["a game"])
+
+
+def test_zero_shot_assumes_a_number_of_labels(files, tiny_folder):
+    result = clozify.zero_shot(
+        files / "task.toml", files / "test.csv", str(tiny_folder("bert")), files / "out.csv", labels_a_row=1.5
+    )
+    assert result.calibrated
+    assert sum(result.label_counts.values()) == 45  # of 30 rows
+    assert result.micro_f1 is not None
+    table = pd.read_csv(files / "out.csv", keep_default_na=False)
+    assert table["prediction"].tolist() == result.labels
+    assert "--labels-a-row sets the number" in result.calibration
+    with pytest.raises(ClozifyError, match="Rows cannot have 4 of 3 labels on average"):
+        clozify.zero_shot(files / "task.toml", files / "test.csv", str(tiny_folder("bert")), labels_a_row=4)
+
+
+def test_the_command_line_shows_several_labels(run, files):
+    run()
+    command = CliRunner()
+    for arguments in (
+        ["predict", str(files / "run"), "--data", str(files / "test.csv"), "--output", str(files / "out.jsonl")],
+        ["evaluate", str(files / "run"), "--data", str(files / "test.csv")],
+        ["report", str(files / "run")],
+    ):
+        result = command.invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+    assert isinstance(json.loads((files / "out.jsonl").read_text().splitlines()[0])["prediction"], list)

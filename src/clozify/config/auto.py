@@ -40,8 +40,9 @@ class Conditions:
         return next(rate for limit, rate in LEARNING_RATES if self.encoder_parameters < limit)
 
     def steps(self, fewest: int, most: int, rows_per_step: int) -> int:
-        """Steps for `PASSES` passes over the labelled rows, within limits."""
-        return min(most, max(fewest, ceil(PASSES * self.labeled / rows_per_step)))
+        """Steps for `PASSES` passes over the labelled rows, within limits; twice as many for several labels a row."""
+        factor = 2 if self.multilabel else 1
+        return min(most, max(factor * fewest, ceil(factor * PASSES * self.labeled / rows_per_step)))
 
 
 def fit_recipe(recipe: Recipe, conditions: Conditions) -> Recipe:
@@ -70,9 +71,18 @@ def _merge(content: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
 def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
     """The recipe with all settings that depend on the conditions."""
     fitted = _fit_cpu(recipe, conditions) if conditions.device == "cpu" else _fit_gpu(recipe, conditions)
+    if conditions.multilabel:
+        fitted = _fit_multilabel(fitted)
     if conditions.labeled == 0:
         fitted = fitted.model_copy(update={"ipet": fitted.ipet.model_copy(update={"generations": 3})})
     return fitted.model_copy(update={"distillation": conditions.unlabeled >= FEWEST_TO_DISTILL * conditions.labels})
+
+
+def _fit_multilabel(recipe: Recipe) -> Recipe:
+    """For several labels a row: rows as they are, since frequencies matter to thresholds, and soft labels as they are."""
+    member = recipe.finetune_without_lm.model_copy(update={"balanced_batches": False, "contrastive": 0.0})
+    distill = recipe.distill.model_copy(update={"temperature": 1.0})
+    return recipe.model_copy(update={"finetune_without_lm": member, "distill": distill})
 
 
 def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, Features
 
-from clozify.data.decision import Decision
 from clozify.config.task import Task, Verbalizer, load_task
+from clozify.data.decision import Decision
 from clozify.data.in_memory import load_rows
 from clozify.data.predictions import write_predictions
 from clozify.data.rows import Rows, read_rows

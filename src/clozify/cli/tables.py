@@ -234,9 +234,12 @@ def show_evaluation(console: Console, result: EvaluationResult) -> None:
         fractions = map(percent, (metrics.precision, metrics.recall, metrics.f1))
         table.add_row(Text(label), *fractions, f"{metrics.rows:,}")
     console.print(table)
+    name = "Accuracy"
+    if result.micro_f1 is not None:
+        name = f"Micro-F1 {percent(result.micro_f1)}, exact match"
     console.print(
         Text(
-            f"Accuracy {percent(result.accuracy)}, macro-F1 {percent(result.macro_f1)}, calibration error "
+            f"{name} {percent(result.accuracy)}, macro-F1 {percent(result.macro_f1)}, calibration error "
             f"{percent(result.calibration_error)}, on {result.rows:,} rows."
         )
     )

@@ -79,7 +79,7 @@ def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
 
 
 def _fit_multilabel(recipe: Recipe) -> Recipe:
-    """For several labels a row: rows as they are, since frequencies matter to thresholds, and soft labels as they are."""
+    """For several labels a row: batches with labels as frequent as in T, and soft labels at temperature 1."""
     member = recipe.finetune_without_lm.model_copy(update={"balanced_batches": False, "contrastive": 0.0})
     distill = recipe.distill.model_copy(update={"temperature": 1.0})
     return recipe.model_copy(update={"finetune_without_lm": member, "distill": distill})

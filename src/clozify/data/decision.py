@@ -63,6 +63,11 @@ class Decision:
             return [self.labels[index] for index in predicted]
         return [join_labels(names, self.separator) for names in self.name_lists(predicted)]
 
+    def name_of(self, scores: NDArray[Any]) -> str:
+        """The names of the labels that one row's scores, (1, labels), mean."""
+        (name,) = self.names(self.predict(self.probabilities(scores)))
+        return name
+
     def name_lists(self, predicted: NDArray[Any]) -> list[list[str]]:
         """The names of each row's labels, from a matrix of 0 and 1."""
         return [[self.labels[index] for index in np.flatnonzero(row).tolist()] for row in predicted]

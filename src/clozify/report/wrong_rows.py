@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from clozify.data.rows import Rows
 from clozify.methods.ensemble import combine_scores
@@ -28,7 +27,7 @@ class WrongRow:
     texts: list[str]  # of the fields
     true: str
     predicted: str
-    probability: float  # of the predicted label
+    probability: float  # of the predicted label; of several, of the most confident wrong decision
 
 
 @dataclass(frozen=True)
@@ -47,26 +46,33 @@ def wrong_rows(run: RunRecord, test: Rows | None, problem: str | None) -> WrongR
     """
     result = run.result
     scores = _test_scores(run)
-    if scores is None or result is None or result.confusion is None:
+    if scores is None or result is None or result.accuracy is None:
         return None
-    matrix = np.array(result.confusion)
     if test is None or len(test) != len(scores):
-        return WrongRows([], int(matrix.sum() - np.trace(matrix)), problem)
-    probabilities = softmax(scores.astype(np.float64), axis=-1)
-    predicted, confidence = probabilities.argmax(axis=-1), probabilities.max(axis=-1)
-    wrong = np.flatnonzero(predicted != test.labels)
+        return WrongRows([], len(scores) - round(result.accuracy * len(scores)), problem)
+    decision = run.decision
+    probabilities = decision.probabilities(scores)
+    predicted = decision.predict(probabilities)
+    if decision.multilabel:
+        errors = np.where(predicted != test.targets, np.where(predicted == 1, probabilities, 1 - probabilities), 0.0)
+        wrong, confidence = np.flatnonzero(errors.any(axis=-1)), errors.max(axis=-1)
+    else:
+        wrong, confidence = np.flatnonzero(predicted != test.labels), probabilities.max(axis=-1)
     chosen = wrong[np.argsort(-confidence[wrong], kind="stable")[:MAX_WRONG]]
-    selected, labels = test.select(chosen), run.task.labels
+    selected = test.select(chosen)
+    true, answers = decision.names(test.targets[chosen]), decision.names(predicted[chosen])
     texts = zip(*[selected.texts(field) for field in run.task.fields], strict=True)
     rows = [
         WrongRow(
             row_id,
             [shorten(text) for text in row_texts],
-            labels[test.labels[index]],
-            labels[predicted[index]],
+            true_label,
+            answer,
             float(confidence[index]),
         )
-        for index, row_id, row_texts in zip(chosen, selected.ids(), texts, strict=True)
+        for index, row_id, row_texts, true_label, answer in zip(
+            chosen, selected.ids(), texts, true, answers, strict=True
+        )
     ]
     return WrongRows(rows, len(wrong))
 

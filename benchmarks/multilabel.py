@@ -179,7 +179,7 @@ def measure(method: str, task: Task, data: tuple[Any, Any, Any], options: dict[s
                 ]
                 for part in (labeled, test)
             ]
-            job = {
+            job: dict[str, Any] = {
                 "folder": str(folder),
                 "model": options["setfit_model"] or model_path(options["model"]),
                 "max_length": 64,

@@ -76,13 +76,15 @@ def test_one_word_may_have_different_ids_in_different_patterns(kind, inner, firs
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_split_word_shows_its_pieces(kind, tiny):
+def test_a_word_of_several_tokens_is_scored_by_all_of_them(kind, tiny):
     tokenizer = tiny(kind).tokenizer
     template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
-    _, split, _, _ = verbalize(tokenizer, template, Verbalizer(words={"a": "good", "b": "unfathomable"}))
-    assert [word.word for word in split] == ["unfathomable"]
-    assert len(split[0].pieces) > 1
-    assert split[0].pieces[0] in str(split[0])
+    words, unusable, errors, _ = verbalize(tokenizer, template, Verbalizer(words={"a": "good", "b": "unfathomable"}))
+    ids = word_ids(tokenizer, template, "unfathomable")
+    assert not unusable
+    assert not errors
+    assert len(ids) > 1
+    assert set(ids) < set(words.ids.tolist())
 
 
 def test_words_that_differ_only_in_case_are_one_token_for_a_lower_casing_model(tiny):
@@ -90,6 +92,17 @@ def test_words_that_differ_only_in_case_are_one_token_for_a_lower_casing_model(t
     template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
     _, _, errors, _ = verbalize(tokenizer, template, Verbalizer(words={"a": "Good", "b": "good"}))
     assert "'a' and 'b' have the same words" in errors[0]
+
+
+def test_the_same_tokens_in_another_order_are_a_warning(tiny):
+    tokenizer = tiny("bert").tokenizer
+    template = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer)
+    words = {"a": "good bad", "b": "bad good", "c": "great"}
+    _, _, errors, warnings = verbalize(tokenizer, template, Verbalizer(words=words))
+    assert not errors
+    assert "'a' and 'b' have the same tokens in another order" in warnings[0]
+    masks = compile_pattern(Pattern("It was {mask}. {text}"), tokenizer, masks=2)
+    assert verbalize(tokenizer, masks, Verbalizer(words=words)).warnings == []
 
 
 def test_lists_of_words_may_overlap_with_a_warning_and_are_averaged(tiny):

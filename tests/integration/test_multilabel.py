@@ -109,13 +109,13 @@ def test_evaluation_of_the_run_repeats_its_metrics(run, files):
 
 
 def test_an_ensemble_predicts_by_its_own_scores_and_thresholds(run, files):
-    """Each member's offsets are needed again when rows are predicted."""
+    """Each member's zero points are needed again when rows are predicted."""
     metrics = run(unlabeled=None).metrics
     result = clozify.evaluate(files / "run", files / "test.csv")
     assert result.micro_f1 == pytest.approx(metrics.ensemble.micro_f1)
     content = json.loads((files / "run" / "ensemble.json").read_text())
     assert content["thresholds"] == pytest.approx(metrics.thresholds)
-    assert all(len(member["offsets"]) == 3 for member in content["weights"])
+    assert all(len(member["zero_points"]) == 3 for member in content["weights"])
 
 
 def test_a_run_that_resumes_trains_no_fold_again(run, files):

@@ -104,7 +104,7 @@ def _verbalizer_name(pair: PairWords) -> str:
 def _show_tokens(console: Console, pairs: Sequence[PairWords], name: str) -> None:
     for pair in pairs:
         words = (
-            f"{label} = " + " | ".join(f"{word.token} ({word.id})" for word in label_words)
+            f"{label} = " + " | ".join(" + ".join(word.tokens) for word in label_words)
             for label, label_words in pair.words.items()
         )
         _show_detail(console, name + _verbalizer_name(pair), ", ".join(words))

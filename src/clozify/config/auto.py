@@ -19,6 +19,11 @@ FROZEN_ON_CPU = 0.5  # of the layers: their states are computed once
 HEAD_LEARNING_RATE = 1e-3
 PASSES = 7  # over the labelled rows
 MANY_ROWS = 150  # labelled rows from which upper layers take a higher learning rate
+MANY_LABELS = 20  # from here on labels' vectors learn offsets, and the labels need more passes and unlabelled rows
+MANY_LABELS_PASSES = 15
+MANY_LABELS_ROWS_PER_STEP = 32
+LABEL_LEARNING_RATE = 1e-3
+UNLABELED_PER_LABEL = 40
 FEWEST_TO_DISTILL = 2  # unlabelled rows a label: a label that no row shows is not learned
 
 
@@ -39,10 +44,16 @@ class Conditions:
         """The peak learning rate of a whole encoder."""
         return next(rate for limit, rate in LEARNING_RATES if self.encoder_parameters < limit)
 
+    @property
+    def many_labels(self) -> bool:
+        """Whether there are so many labels that a step holds few rows of each."""
+        return self.labels >= MANY_LABELS and not self.multilabel
+
     def steps(self, fewest: int, most: int, rows_per_step: int) -> int:
-        """Steps for `PASSES` passes over the labelled rows, within limits; twice as many for several labels a row."""
+        """Steps for some passes over the labelled rows, within limits; twice as many for several labels a row."""
         factor = 2 if self.multilabel else 1
-        return min(most, max(factor * fewest, ceil(factor * PASSES * self.labeled / rows_per_step)))
+        passes = MANY_LABELS_PASSES if self.many_labels else factor * PASSES
+        return min(most, max(factor * fewest, ceil(passes * self.labeled / rows_per_step)))
 
 
 def fit_recipe(recipe: Recipe, conditions: Conditions) -> Recipe:
@@ -70,6 +81,8 @@ def _merge(content: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
 
 def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
     """The recipe with all settings that depend on the conditions."""
+    if conditions.many_labels:
+        recipe = _with_larger_steps(recipe)
     fitted = _fit_cpu(recipe, conditions) if conditions.device == "cpu" else _fit_gpu(recipe, conditions)
     if conditions.multilabel:
         fitted = _fit_multilabel(fitted)
@@ -83,6 +96,19 @@ def _fit_multilabel(recipe: Recipe) -> Recipe:
     member = recipe.finetune_without_lm.model_copy(update={"balanced_batches": False, "contrastive": 0.0})
     distill = recipe.distill.model_copy(update={"temperature": 1.0})
     return recipe.model_copy(update={"finetune_without_lm": member, "distill": distill})
+
+
+def _with_larger_steps(recipe: Recipe) -> Recipe:
+    """For many labels: larger steps, in pairs of rows with the same label, and offsets to the labels' vectors."""
+    micro_batches = recipe.distill.gradient_accumulation_steps
+    larger: dict[str, float] = {"per_gpu_train_batch_size": MANY_LABELS_ROWS_PER_STEP // micro_batches}
+    member = larger | {"rows_per_label": 2}
+    if recipe.wording.several_tokens == "mean":
+        member["label_learning_rate"] = LABEL_LEARNING_RATE
+    sections = {"finetune_without_lm": member, "distill": larger, "supervised": larger}
+    return recipe.model_copy(
+        update={name: getattr(recipe, name).model_copy(update=changes) for name, changes in sections.items()}
+    )
 
 
 def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
@@ -103,7 +129,7 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
     return recipe.model_copy(
         update={
             "max_pairs": 3,
-            "unlabeled_rows": max(300, 2 * distill_steps) * (2 if conditions.method == "ipet" else 1),
+            "unlabeled_rows": _unlabeled_rows(conditions, distill_steps),
             "finetune_without_lm": recipe.finetune_without_lm.model_copy(update=member),
             "distill": recipe.distill.model_copy(
                 update={
@@ -120,9 +146,16 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
     )
 
 
+def _unlabeled_rows(conditions: Conditions, distill_steps: int) -> int:
+    """How many unlabelled rows to label on a CPU."""
+    if conditions.many_labels:
+        return UNLABELED_PER_LABEL * conditions.labels
+    return max(300, 2 * distill_steps) * (2 if conditions.method == "ipet" else 1)
+
+
 def _fit_gpu(recipe: Recipe, conditions: Conditions) -> Recipe:
     """On a GPU, where the paper's members and longer rows are affordable: whole encoders, more steps."""
-    rate = conditions.learning_rate
+    rate = conditions.learning_rate * (2 if conditions.many_labels else 1)
     steps = conditions.steps(100, 1000, recipe.finetune_without_lm.rows_per_step)
     supervised_steps = conditions.steps(200, 1000, recipe.supervised.rows_per_step)
     student = {"learning_rate": rate, "head_learning_rate": HEAD_LEARNING_RATE}

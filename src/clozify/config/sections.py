@@ -75,6 +75,18 @@ class MemberTraining(PartialTraining):
     contrastive: float = Field(
         0.0, ge=0, description="The weight of a supervised contrastive loss on the states at the mask."
     )
+    rows_per_label: int = Field(
+        1,
+        ge=1,
+        description="With balanced_batches, rows of one label that follow each other; 2 makes pairs for the "
+        "contrastive loss where there are more labels than rows in a step.",
+    )
+    label_learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="The peak learning rate of an offset to each label's vector, the mean of its words' vectors; by "
+        "default there are no offsets. Not with adapters.",
+    )
 
 
 class StudentTraining(PartialTraining):
@@ -243,6 +255,16 @@ class Wording(Section):
         "in-place",
         description="A label's word is tokenised as it would stand at the mask; 'leading-space': always as after a "
         "space.",
+    )
+    several_tokens: Literal["mean", "masks"] = Field(
+        "mean",
+        description="How a word of several tokens is scored: by the mean of its tokens' scores at one mask; 'masks': "
+        "each token at a mask of its own, with as many masks as the longest word has tokens.",
+    )
+    token_by_token: bool = Field(
+        False,
+        description="With 'masks', rows are scored by filling a label's masks one after the other, the most certain "
+        "token first: a forward pass for each token of each label instead of one for all.",
     )
     truncation: Literal["longest-field", "longest-segment"] = Field(
         "longest-field",

@@ -29,11 +29,11 @@ MIN_SCORED_ROWS = 10  # of fewer, an accuracy says too little
 
 
 class WordToken(Record):
-    """A word of a verbalizer and its token."""
+    """A word of a verbalizer and its tokens."""
 
     word: str
-    token: str
-    id: int
+    tokens: list[str]
+    ids: list[int]
 
 
 class PairWords(Record):
@@ -242,8 +242,8 @@ def _preview_rows(
 
 def _pair_words(model: ClozeModel, template: Template, pair: Pair) -> PairWords:
     def token(word: str) -> WordToken:
-        token_id = word_ids(model.tokenizer, template, word)[0]
-        return WordToken(word=word, token=model.tokenizer.to_tokens([token_id])[0], id=token_id)
+        ids = word_ids(model.tokenizer, template, word)
+        return WordToken(word=word, tokens=model.tokenizer.to_tokens(ids), ids=ids)
 
     words = {label: [token(word) for word in words] for label, words in pair.verbalizer.words.items()}
     return PairWords(pair=pair.name, verbalizer=pair.verbalizer.name, words=words)

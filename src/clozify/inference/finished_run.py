@@ -238,7 +238,7 @@ class FinishedRun:
         for member in self._ensemble.weights:
             model, activate_adapter = self._load_member(member.member)
             prompts = compile_task(model, self.task, wording=recipe.wording)
-            prompts = prompts.for_pair(names.index(member.pair), member.offsets)
+            prompts = prompts.for_pair(names.index(member.pair), member.zero_points)
             yield LoadedMember(model, prompts, recipe.max_seq_length, member.weight, activate_adapter)
 
     @cached_property

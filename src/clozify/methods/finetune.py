@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from clozify.config.recipe import Finetune, MemberTraining
 from clozify.gpu.cuda_graphs import CapturableStep, pad_last_axis, padded_count
@@ -50,6 +50,9 @@ def finetune(
     """
     settings = setup.settings
     assert isinstance(settings, MemberTraining)
+    rates = dict[nn.Module, float]()
+    if settings.label_learning_rate is not None and not model.has_adapter:
+        rates[model.add_label_offsets(len(words.mean))] = settings.label_learning_rate
     loss = PairLoss(model, words, settings, _label_weights(model, labels, len(words.mean), setup))
     next_rows = _row_sampler(model, labeled, labels, unlabeled, setup)
     if model.trains_with_cuda_graphs:
@@ -59,7 +62,7 @@ def finetune(
     else:
         step = lambda _: loss(next_rows())  # noqa: E731
     with model.frozen_layers(settings.frozen_layers, labeled if unlabeled is None else None):
-        return train(model.model, step, setup, len(labeled), bf16=model.trains_in_bf16)
+        return train(model.model, step, setup, len(labeled), rates, bf16=model.trains_in_bf16)
 
 
 def _as_targets(labels: NDArray[Any]) -> NDArray[Any]:
@@ -81,7 +84,7 @@ def _row_sampler(
     settings, rng = setup.settings, setup.rng
     assert isinstance(settings, MemberTraining)
     if settings.balanced_batches:
-        labeled_batches = balanced_batches(labels, settings.rows_per_step, rng)
+        labeled_batches = balanced_batches(labels, settings.rows_per_step, rng, settings.rows_per_label)
     else:
         labeled_batches = cycle_batches(len(labeled), settings.rows_per_step, rng)
     if unlabeled is None:
@@ -131,12 +134,19 @@ class PairLoss:
         return len(states) / len(rows.labels) * self._labeled_loss(states, self.model.to_device(rows.labels[local]))
 
     def _labeled_loss(self, states: Tensor, labels: Tensor) -> Tensor:
-        """L_CE, and the contrastive loss where it has a weight, of states at the mask, (labelled, hidden)."""
+        """L_CE, and the contrastive loss where it has a weight, of states at the mask, (labelled, [masks,] hidden)."""
         loss = cross_entropy if labels.ndim == 1 else binary_cross_entropy
         ce = loss(self.model.label_scores(states, self.words), labels, self.label_weights)
         if not self.settings.contrastive:
             return ce
+        states = states if states.ndim == 2 else states.mean(dim=1)
         return ce + self.settings.contrastive * contrastive_loss(states.float(), labels)
+
+    def _at_masks(self, states: Tensor, rows: int) -> Tensor:
+        """The first states of a forward pass, which are those at the labelled rows' masks: (rows, [masks,] hidden)."""
+        masks = 1 if self.words.masks is None else int(self.words.masks.max()) + 1
+        states = states[: rows * masks]
+        return states if masks == 1 else states.view(rows, masks, -1)
 
     def _joint_loss(self, rows: StepRows, masked: Batch, targets: MaskedTokens) -> Tensor:
         """(1 - alpha) L_CE + alpha L_MLM in one forward pass."""
@@ -148,17 +158,17 @@ class PairLoss:
             return zero_loss()
         labeled_rows = local.stop - local.start
         is_local = (targets.rows >= local_masked.start) & (targets.rows < local_masked.stop)
-        row_index = np.concatenate(
-            [np.arange(labeled_rows), labeled_rows + targets.rows[is_local] - local_masked.start]
-        )
-        positions = np.concatenate([rows.labeled.mask_positions[local], targets.positions[is_local]])
+        mask_rows, mask_positions = batches[0].all_masks()
+        row_index = np.concatenate([mask_rows, labeled_rows + targets.rows[is_local] - local_masked.start])
+        positions = np.concatenate([mask_positions, targets.positions[is_local]])
         states = model.states(
             batch, model.to_device(row_index), model.to_device(positions)
-        )  # (labelled + masked, hidden)
+        )  # (labelled * masks + masked, hidden)
         labels = model.to_device(rows.labels)[local]
         fraction = labeled_rows / len(rows.labels)
-        ce = fraction * self._labeled_loss(states[:labeled_rows], labels) if labeled_rows else 0 * states.sum()
-        token_scores = model.head(states[labeled_rows:])  # (masked, vocabulary)
+        at_masks = self._at_masks(states, labeled_rows)
+        ce = fraction * self._labeled_loss(at_masks, labels) if labeled_rows else 0 * states.sum()
+        token_scores = model.head(states[len(mask_rows) :])  # (masked, vocabulary)
         tokens, counts = (model.to_device(a[is_local]) for a in (targets.tokens, self._micro_batch_counts(targets)))
         mlm = masked_lm_loss(token_scores, tokens, counts, settings.gradient_accumulation_steps)
         return joint_loss(ce, mlm, settings.alpha)
@@ -175,14 +185,13 @@ class PairLoss:
         def arrays() -> dict[str, NDArray[Any]]:
             rows = next_rows()
             if rows.masked is None or rows.targets is None:
-                return self._arrays(rows.labeled, rows, rows.labeled.mask_positions, packed)
+                return self._arrays(rows.labeled, rows, packed)
             batch = concat_batches([rows.labeled, rows.masked], self.model.tokenizer.pad_id)
-            positions = np.concatenate([rows.labeled.mask_positions, rows.targets.positions])
-            inputs = self._arrays(batch, rows, positions, packed)
+            inputs = self._arrays(batch, rows, packed)
             count = padded_count(len(rows.targets.rows), token_counts, inputs["input_ids"].shape[1])
             padding = np.full(count, np.inf, dtype=np.float32)  # tokens that pad the list are left out of the loss
             padding[: len(rows.targets.rows)] = self._micro_batch_counts(rows.targets)
-            read = len(rows.labels) + count
+            read = len(rows.labels) * rows.labeled.masks + count
             return inputs | {
                 "rows": pad_last_axis(inputs["rows"], read),
                 "positions": pad_last_axis(inputs["positions"], read),
@@ -191,25 +200,23 @@ class PairLoss:
             }
 
         def loss(inputs: Mapping[str, Tensor]) -> Tensor:
-            states = self.model.gather_states(inputs)  # (labelled + masked, hidden)
-            labeled_rows = len(inputs["labels"])
-            ce = self._labeled_loss(states[:labeled_rows], inputs["labels"])
+            states = self.model.gather_states(inputs)  # (labelled * masks + masked, hidden)
+            ce = self._labeled_loss(self._at_masks(states, len(inputs["labels"])), inputs["labels"])
             if "tokens" not in inputs:
                 return ce
-            token_scores = self.model.head(states[labeled_rows:])  # (masked, vocabulary)
+            token_scores = self.model.head(states[-len(inputs["tokens"]) :])  # (masked, vocabulary)
             micro_batches = self.settings.gradient_accumulation_steps
             mlm = masked_lm_loss(token_scores, inputs["tokens"], inputs["counts"], micro_batches)
             return joint_loss(ce, mlm, self.mlm_settings.alpha)
 
         return CapturableStep(arrays, loss)
 
-    def _arrays(
-        self, batch: Batch, rows: StepRows, positions: NDArray[np.int64], packed: bool
-    ) -> dict[str, NDArray[Any]]:
+    def _arrays(self, batch: Batch, rows: StepRows, packed: bool) -> dict[str, NDArray[Any]]:
         """The model's inputs, the labels, and the rows and positions whose states are read."""
-        row_index = np.arange(len(rows.labels))
+        row_index, positions = rows.labeled.all_masks()
         if rows.targets is not None:
             row_index = np.concatenate([row_index, len(rows.labels) + rows.targets.rows])
+            positions = np.concatenate([positions, rows.targets.positions])
         inputs, starts = self.model.fixed_shape_inputs(batch, packed)
         positions = positions if starts is None else starts[row_index] + positions
         return inputs | {"rows": row_index, "positions": positions, "labels": rows.labels}

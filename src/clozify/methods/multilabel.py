@@ -29,10 +29,10 @@ def label_frequencies(targets: NDArray[Any]) -> NDArray[np.float64]:
     return frequencies
 
 
-def start_offsets(scores: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.float64]:
+def zero_points_of(scores: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.float64]:
     """b: the labels' mean scores minus the logits of their frequencies; (..., rows, labels) -> (..., labels)."""
-    offsets: NDArray[np.float64] = scores.astype(np.float64).mean(axis=-2) - logit(label_frequencies(targets))
-    return offsets
+    zero_points: NDArray[np.float64] = scores.astype(np.float64).mean(axis=-2) - logit(label_frequencies(targets))
+    return zero_points
 
 
 def split_folds(targets: NDArray[Any], folds: int, seed: int) -> NDArray[np.int64]:

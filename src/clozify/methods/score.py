@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from clozify.config.task import Task
 from clozify.data.rows import CHUNK_ROWS, Rows
+from clozify.methods.token_by_token import token_by_token_scores
 from clozify.models.cloze import ClozeModel
-from clozify.models.task_prompts import TaskPrompts
-from clozify.prompts.encode import EncodedRows, FieldInContext
+from clozify.models.task_prompts import PatternPrompt, TaskPrompts
+from clozify.prompts.encode import Batch, EncodedRows, FieldInContext
 from clozify.prompts.tokenizer import RaggedTokens
 from clozify.utils.process_group import current_group
 
@@ -90,12 +92,24 @@ def score_rows(
                 for index, batch in enumerate(encoded_rows.batches(token_budget)):
                     if not current_group().owns_batch(index):
                         continue
-                    states = model.states_at_mask(batch)  # (batch, hidden)
-                    for pair, words in zip(pattern.pairs, pattern.words, strict=True):
-                        on_device.append((pairs.index(pair), batch.rows, model.label_scores(states, words)))
+                    for pair, batch_scores in _batch_scores(model, pattern, rows.task, batch):
+                        on_device.append((pairs.index(pair), batch.rows, batch_scores))
                     advance(len(batch.rows))
             for pair_index, batch_rows, batch_scores in on_device:
                 scores[pair_index, batch_rows] = batch_scores.float().cpu().numpy()
             if stats is not None:
                 stats.update(columns, encoded)
             yield start, current_group().sum_arrays(scores)
+
+
+def _batch_scores(
+    model: ClozeModel, pattern: PatternPrompt, task: Task, batch: Batch
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield each pair of a pattern and its scores of a batch, (batch, labels)."""
+    if batch.masks > 1 and pattern.template.wording.token_by_token:
+        for pair in pattern.pairs:
+            yield pair, token_by_token_scores(model, pattern.template, task.pairs[pair].verbalizer, batch)
+        return
+    states = model.states_at_mask(batch)  # (batch, [masks,] hidden)
+    for pair, words in zip(pattern.pairs, pattern.words, strict=True):
+        yield pair, model.label_scores(states, words)

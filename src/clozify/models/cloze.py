@@ -10,12 +10,11 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozify.config.sections import Adapter
@@ -33,6 +32,10 @@ from clozify.utils import libraries
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+OFFSETS = "label_offsets"  # the module's name within the model
+OFFSETS_FILE = "label_offsets.safetensors"
 
 
 class Head(nn.Module):
@@ -84,6 +87,29 @@ class Head(nn.Module):
         return weight
 
 
+class LabelOffsets(nn.Linear):
+    """What is learned of each label beyond its words: a vector that is added to the mean of its words' vectors."""
+
+    def __init__(self, labels: int, width: int) -> None:
+        super().__init__(width, labels)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class _DeviceWords(NamedTuple):
+    """`LabelWords` on the model's device."""
+
+    ids: Tensor
+    mean: Tensor
+    masks: Tensor | None
+    zero_points: Tensor | None
+
+
+def _mean_over_masks(states: Tensor) -> Tensor:
+    """(batch, [masks,] hidden) -> (batch, hidden)."""
+    return states if states.ndim == 2 else states.mean(dim=1)
+
+
 class ClozeModel(Encoder):
     """A masked language model and its tokenizer, ready for cloze questions."""
 
@@ -98,7 +124,7 @@ class ClozeModel(Encoder):
         super().__init__(cast(Any, model), tokenizer, max_positions(model, tokenizer), options)
         self.name = name
         self.head = Head(model)
-        self._label_words = WeakKeyDictionary[LabelWords, tuple[Tensor, ...]]()  # ids, mean, offsets, on the device
+        self._label_words = WeakKeyDictionary[LabelWords, _DeviceWords]()
         self._check_head()
 
     @property
@@ -134,7 +160,10 @@ class ClozeModel(Encoder):
         return torch.cat(gathered)[torch.argsort(torch.cat(order))]
 
     def states_at_mask(self, batch: Batch) -> Tensor:
-        """The encoder's state at each row's mask: (batch, hidden)."""
+        """The encoder's state at each row's mask, (batch, hidden), or at its masks, (batch, masks, hidden)."""
+        if batch.masks > 1:
+            rows, positions = map(self.to_device, batch.all_masks())
+            return self.states(batch, rows, positions).view(len(batch.rows), batch.masks, -1)
         if self.reads_one_position:
             grouped, lengths = self.device.type == "cpu", batch.attention_mask.sum(axis=1)
             passes = list(self.forward_passes(self.encoder, batch, lengths, grouped, batch.mask_positions))
@@ -153,19 +182,44 @@ class ClozeModel(Encoder):
         return self.encode_padded(inputs)[inputs["rows"], inputs["positions"]]
 
     def label_scores(self, states: Tensor, words: LabelWords) -> Tensor:
-        """s(l | x): the mean of the label's words' raw scores, (batch, hidden) -> (batch, labels)."""
+        """s(l | x): the mean of the label's words' raw scores, (batch, [masks,] hidden) -> (batch, labels)."""
         if words not in self._label_words:
             with torch.inference_mode(False):  # these tensors serve training too
-                arrays: list[NDArray[Any]] = [words.ids, words.mean]
-                arrays += [] if words.offsets is None else [words.offsets]
-                self._label_words[words] = tuple(self.to_device(array) for array in arrays)
-        ids, mean, *offsets = self._label_words[words]
+                self._label_words[words] = _DeviceWords(
+                    self.to_device(words.ids),
+                    self.to_device(words.mean),
+                    None if words.masks is None else self.to_device(words.masks),
+                    None if words.zero_points is None else self.to_device(words.zero_points),
+                )
+        ids, mean, masks, zero_points = self._label_words[words]
         with torch.autocast(self.device.type, enabled=False):  # few numbers: always in full precision
-            word_scores = self.head(states.to(self.dtype), ids)  # (batch, words)
+            states = states.to(self.dtype)
+            if masks is None:
+                word_scores = self.head(states, ids)  # (batch, tokens)
+            else:
+                at_masks = self.head(states.flatten(0, 1), ids).view(*states.shape[:2], -1)  # (batch, masks, tokens)
+                word_scores = at_masks[:, masks, torch.arange(len(ids), device=ids.device)]  # (batch, tokens)
             scores: Tensor = word_scores @ mean.to(self.dtype).T
-            if offsets:
-                scores = scores - offsets[0].to(self.dtype)
+            if self.label_offsets is not None:
+                scores = scores + self.label_offsets(self.head.transform(_mean_over_masks(states)))
+            if zero_points is not None:
+                scores = scores - zero_points.to(self.dtype)
         return scores
+
+    @property
+    def label_offsets(self) -> LabelOffsets | None:
+        """The offsets to the labels' vectors, once `add_label_offsets` was called."""
+        return cast("LabelOffsets | None", self.model._modules.get(OFFSETS))
+
+    def add_label_offsets(self, labels: int) -> LabelOffsets:
+        """Add an offset of zeros to each label's vector, a part of the model that is trained with it."""
+        offsets = LabelOffsets(labels, self.head.word_vectors.shape[1]).to(self.device)
+        self.model.add_module(OFFSETS, offsets)
+        return offsets
+
+    def remove_label_offsets(self) -> None:
+        """Let the labels' vectors be the means of their words' vectors again."""
+        self.model._modules.pop(OFFSETS, None)
 
     def transformed_and_mean_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The head's h(x) at each row's mask, (batch, width), and the mean of the row's states, (batch, hidden)."""
@@ -187,6 +241,8 @@ class ClozeModel(Encoder):
 
         s(l | x) is the label's vector times h(x), plus its bias.
         """
+        if words.masks is not None:
+            raise ModelError("The method 'frozen' reads one mask; set wording.several_tokens to 'mean'.")
         ids, mean = self.to_device(words.ids), self.to_device(words.mean).to(self.dtype)
         vectors = self.head.word_vectors[ids].to(self.dtype)  # (words, width)
         states = torch.linspace(-1, 1, 2 * int(self.model.config.hidden_size), device=self.device, dtype=self.dtype)
@@ -238,7 +294,16 @@ class ClozeModel(Encoder):
     @libraries.quiet_transformers()
     def save(self, folder: Path) -> None:
         """Write the model with its head and its tokenizer as Transformers does."""
+        from safetensors.torch import save_file
+
+        offsets = self.label_offsets
+        self.remove_label_offsets()  # Transformers would not know them
         self.model.save_pretrained(folder)
+        if offsets is not None:
+            self.model.add_module(OFFSETS, offsets)
+            save_file(
+                {name: tensor.contiguous() for name, tensor in offsets.state_dict().items()}, folder / OFFSETS_FILE
+            )
         make_readable(folder)
         self.tokenizer.hf_tokenizer.save_pretrained(folder)
 
@@ -278,6 +343,8 @@ def load_model(
     format are not read.
     """
 
+    from safetensors.torch import load_file
+
     def configure(config: Any) -> None:
         from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
@@ -291,6 +358,9 @@ def load_model(
     pretrained = load_pretrained(name, "masked LM", configure, trust_remote_code, safetensors_only)
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = ClozeModel(pretrained.model.to(target), pretrained.tokenizer, str(name), options)
+    if (offsets_file := Path(name) / OFFSETS_FILE).is_file():
+        weights = load_file(offsets_file)
+        model.add_label_offsets(len(weights["bias"])).load_state_dict(weights)
     if adapter is not None and adapter.method != "none":
         model.adapt(adapter)
     return model

@@ -13,13 +13,13 @@ import torch
 
 from clozify.config.pattern import Pattern
 from clozify.config.recipe import Wording
-from clozify.config.task import Task
+from clozify.config.task import Task, Verbalizer
 from clozify.data.rows import Rows
 from clozify.errors import TaskError, quoted
 from clozify.models.cloze import ClozeModel
 from clozify.prompts.encode import AS_WRITTEN, EncodedRows, FieldInContext, Template, compile_pattern
 from clozify.prompts.tokenizer import RaggedTokens
-from clozify.prompts.verbalizer import LabelWords, verbalize, word_ids
+from clozify.prompts.verbalizer import LabelWords, most_tokens, verbalize, word_ids
 
 SAMPLE_ROWS = 8  # rows that words are suggested from
 TOP_TOKENS = 400  # of the model's most likely tokens at the mask, of which words are suggested
@@ -42,12 +42,12 @@ class TaskPrompts:
     warnings: list[str]
     fields: list[FieldInContext]  # every field that some pattern of the task reads, once for each way it is tokenised
 
-    def for_pair(self, pair: int, offsets: Sequence[float] | None = None) -> TaskPrompts:
-        """The pattern of one pair, by its index in `task.pairs`; `offsets`, (labels,), are subtracted from scores."""
+    def for_pair(self, pair: int, zero_points: Sequence[float] | None = None) -> TaskPrompts:
+        """The pattern of one pair, by its index in `task.pairs`; `zero_points` are subtracted from the labels' scores."""
         (prompt,) = [prompt for prompt in self.patterns if pair in prompt.pairs]
         words = prompt.words[prompt.pairs.index(pair)]
-        if offsets is not None:
-            words = replace(words, offsets=np.asarray(offsets, dtype=np.float32))
+        if zero_points is not None:
+            words = replace(words, zero_points=np.asarray(zero_points, dtype=np.float32))
         return TaskPrompts([PatternPrompt(prompt.template, (pair,), (words,))], [], self.fields)
 
     def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[FieldInContext, RaggedTokens]:
@@ -63,16 +63,17 @@ def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wordin
     # a problem or warning -> advice, then the patterns that it concerns
     problems, warnings = dict[str, list[str]](), dict[str, list[str]]()
     for text in task.patterns:
-        template = compile_pattern(Pattern(text), model.tokenizer, wording)
+        verbalizers = [pair.verbalizer for pair in task.pairs if pair.pattern.text == text]
+        template = _compile(model, Pattern(text), verbalizers, wording)
         words, pairs = [], []
         for index, pair in enumerate(task.pairs):
             if pair.pattern.text != text:
                 continue
-            label_words, split, errors, remarks = verbalize(model.tokenizer, template, pair.verbalizer)
-            for word in split:
+            label_words, unusable, errors, remarks = verbalize(model.tokenizer, template, pair.verbalizer)
+            for word in unusable:
                 if str(word) not in problems:
                     near = near_words(model, template, word.word, rows, taken=pair.verbalizer.words.values())
-                    problems[str(word)] = [f"; near words that are one token: {quoted(near)}"]
+                    problems[str(word)] = [f"; near words that it knows: {quoted(near)}"]
                 problems[str(word)].append(text)
             for error in errors:
                 problems.setdefault(error, [""]).append(text)
@@ -85,6 +86,15 @@ def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wordin
         raise TaskError(_sentences(problems))
     fields = list(dict.fromkeys(field for prompt in prompts for field in prompt.template.fields))
     return TaskPrompts(prompts, _sentences(warnings), fields)
+
+
+def _compile(model: ClozeModel, pattern: Pattern, verbalizers: Sequence[Verbalizer], wording: Wording) -> Template:
+    """The template of a pattern, with a mask for every token of the longest word if the wording asks for that."""
+    template = compile_pattern(pattern, model.tokenizer, wording)
+    if wording.several_tokens == "mean":
+        return template
+    masks = max(most_tokens(model.tokenizer, template, verbalizer) for verbalizer in verbalizers)
+    return compile_pattern(pattern, model.tokenizer, wording, masks)
 
 
 def _sentences(problems: dict[str, list[str]]) -> list[str]:

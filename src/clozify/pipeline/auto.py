@@ -15,10 +15,11 @@ from clozify.config.recipe import PartialTraining
 from clozify.executors.local import LocalExecutor
 from clozify.pipeline.cost import generation_costs
 from clozify.pipeline.run import Run
-from clozify.prompts.encode import Batch
+from clozify.prompts.encode import Batch, EncodedRows
 from clozify.runs.plan import Plan
 
 TIMED_ROWS = 16
+MEASURED_ROWS = 200  # rows whose length is measured
 INT8_WORK = 0.4  # of float32's
 OVERHEAD = 1.25  # the optimizer, reading and writing
 
@@ -67,8 +68,8 @@ def _training_passes(settings: PartialTraining, rows: int, scoring: float) -> fl
 
 
 def _row_seconds(run: Run) -> float:
-    """Seconds of a forward pass of one row as long as most rows are, in a batch."""
-    model, length = run.worker.model, min(run.plan.recipe.max_seq_length, run.worker.model.max_length)
+    """Seconds of a forward pass of one row of mean length, in a batch."""
+    model, length = run.worker.model, _mean_length(run)
     ids = model.sample_ids(TIMED_ROWS * length).reshape(TIMED_ROWS, length)
     ones, zeros = np.ones_like(ids), np.zeros_like(ids)
     batch = Batch(np.arange(TIMED_ROWS), ids, ones, zeros, np.zeros(TIMED_ROWS, dtype=np.int64))
@@ -77,3 +78,13 @@ def _row_seconds(run: Run) -> float:
         started = time.monotonic()
         model.states_at_mask(batch)
         return (time.monotonic() - started) / TIMED_ROWS
+
+
+def _mean_length(run: Run) -> int:
+    """The mean number of tokens of the first rows in the first pattern."""
+    plan, worker = run.plan, run.worker
+    rows = plan.labeled if len(plan.labeled) else plan.unlabeled
+    assert rows is not None  # a run has labelled or unlabelled rows
+    length = min(plan.recipe.max_seq_length, worker.model.max_length)
+    tokens = worker.prompts.tokenize(worker.model, rows, 0, min(len(rows), MEASURED_ROWS))
+    return round(float(EncodedRows(worker.prompts.patterns[0].template, tokens, length).lengths.mean()))

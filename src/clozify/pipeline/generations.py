@@ -26,7 +26,7 @@ from clozify.methods.ipet import (
     select_training_rows,
 )
 from clozify.methods.ipet_label_sets import label_set_counts, select_label_sets
-from clozify.pipeline.members import DrawnRows, Offsets, evaluate_members, first_generation, train_members
+from clozify.pipeline.members import DrawnRows, ZeroPoints, evaluate_members, first_generation, train_members
 from clozify.pipeline.run import Run
 from clozify.pipeline.untrained import untrained_members
 from clozify.runs.metrics import Generation, MemberMetrics
@@ -43,7 +43,7 @@ def generation_indices(plan: Plan) -> list[int]:
 
 
 def train_generations(
-    run: Run, pair_weights: Sequence[float], keep_weights: bool, decision: Decision, offsets: Offsets = None
+    run: Run, pair_weights: Sequence[float], keep_weights: bool, decision: Decision, zero_points: ZeroPoints = None
 ) -> tuple[list[Member], list[Generation]]:
     """Train all generations; returns the members of the last one, and the metrics of each."""
     plan = run.plan
@@ -55,7 +55,7 @@ def train_generations(
         )
     run.context.log(f"iPET: {len(indices) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
     may_be_last = not indices or plan.recipe.ipet.keep == "better"
-    specs = first_generation(plan, pair_weights, keep_weights and may_be_last, offsets)
+    specs = first_generation(plan, pair_weights, keep_weights and may_be_last, zero_points)
     teachers = [choose_generation_teachers(plan, len(specs), index) for index in indices]  # before anything is trained
     scoring = [members_to_score(of_generation) for of_generation in teachers]
     scoring.append(set(range(len(specs))))  # the last generation's scores are the soft labels

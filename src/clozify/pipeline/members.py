@@ -64,31 +64,31 @@ class MemberSpec:
     drawn: DrawnRows | None = None
     score_unlabeled: bool = True
     keep_weights: bool = False
-    offsets: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
+    zero_points: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
     fold: Fold | None = None  # trained on T without this fold, which is all that it scores
 
 
-Offsets = Sequence[Sequence[float]] | None  # of each pair's labels, with several labels a row
+ZeroPoints = Sequence[Sequence[float]] | None  # of each pair's labels, with several labels a row
 
 
 def first_generation(
-    plan: Plan, pair_weights: Sequence[float], keep_weights: bool = False, offsets: Offsets = None
+    plan: Plan, pair_weights: Sequence[float], keep_weights: bool = False, zero_points: ZeroPoints = None
 ) -> list[MemberSpec]:
     """Every pair with every seed, trained on T alone: the members of PET, and of iPET's M^0."""
     best = np.argsort([-weight for weight in pair_weights], kind="stable")[: plan.recipe.max_pairs]
     return [
-        MemberSpec(pair, seed, keep_weights=keep_weights, offsets=_of_pair(offsets, pair))
+        MemberSpec(pair, seed, keep_weights=keep_weights, zero_points=_of_pair(zero_points, pair))
         for pair, seeds in enumerate(plan.seeds(len(plan.task.pairs)))
         for seed in seeds
         if pair in best
     ]
 
 
-def _of_pair(offsets: Offsets, pair: int) -> tuple[float, ...] | None:
-    return None if offsets is None else tuple(offsets[pair])
+def _of_pair(zero_points: ZeroPoints, pair: int) -> tuple[float, ...] | None:
+    return None if zero_points is None else tuple(zero_points[pair])
 
 
-def choose_member_thresholds(run: Run, pair_weights: Sequence[float], offsets: Offsets) -> Decision:
+def choose_member_thresholds(run: Run, pair_weights: Sequence[float], zero_points: ZeroPoints) -> Decision:
     """How members' scores become labels; with several a row, by thresholds from members of the best pair on folds."""
     folds = make_folds(run.plan)
     if not folds:
@@ -96,7 +96,8 @@ def choose_member_thresholds(run: Run, pair_weights: Sequence[float], offsets: O
     best = int(np.argmax(pair_weights))
     seed = run.plan.seeds(len(run.plan.task.pairs))[best][0]
     specs = [
-        MemberSpec(best, seed, score_unlabeled=False, offsets=_of_pair(offsets, best), fold=fold) for fold in folds
+        MemberSpec(best, seed, score_unlabeled=False, zero_points=_of_pair(zero_points, best), fold=fold)
+        for fold in folds
     ]
     paths: list[Path] = [member.folder for member in train_members(run, specs, "thresholds")]
     return decide_by_folds(run, folds, paths)
@@ -113,7 +114,7 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
     for number, spec in enumerate(specs, start=1):
         key = _find_key(run, spec)
         path = folder.job_path("members", key)
-        members.append(Member(spec.pair, spec.seed, path, spec.score_unlabeled, spec.offsets))
+        members.append(Member(spec.pair, spec.seed, path, spec.score_unlabeled, spec.zero_points))
         title = "member" if group is None else f"{group}, member"
         name = f"{title} {number}/{len(specs)}  {plan.task.pairs[spec.pair].name}  seed {spec.seed}"
         if folder.has_job("members", key, run.context.log):
@@ -126,7 +127,7 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
         if isinstance(job, ShardJob):
             sharded_scoring.complete(job)
         elif isinstance(job, MemberJob) and job.is_sharded:
-            return sharded_scoring.start(job.name, job.key, job.spec.pair, job.spec.seed, job.spec.offsets)
+            return sharded_scoring.start(job.name, job.key, job.spec.pair, job.spec.seed, job.spec.zero_points)
         return ()
 
     run.run_jobs(jobs, group or "members", on_done)
@@ -188,7 +189,7 @@ class MemberJob:
         if self.is_sharded:
             save_trained_weights(worker, self.key)
         with worker.folder.writing(kind, self.key) as tmp_path:
-            prompts = worker.prompts.for_pair(spec.pair, spec.offsets)
+            prompts = worker.prompts.for_pair(spec.pair, spec.zero_points)
             if spec.fold is None:
                 score_unlabeled = spec.score_unlabeled and plan.unlabeled is not None and not self.is_sharded
                 write_scores(worker, prompts, tmp_path, score_unlabeled)
@@ -220,7 +221,7 @@ class MemberJob:
 def _finetune(worker: Worker, spec: MemberSpec, name: str) -> tuple[list[float], list[float], int]:
     """Train the worker's model; returns the losses, the metric on the development rows and the number of rows."""
     plan, model = worker.plan, worker.pretrained_model(spec.seed)
-    prompts = worker.prompts.for_pair(spec.pair, spec.offsets)
+    prompts = worker.prompts.for_pair(spec.pair, spec.zero_points)
     (pattern,) = prompts.patterns
     tokens, labels = labeled_tokens(worker), plan.labeled.targets
     if spec.fold is not None:

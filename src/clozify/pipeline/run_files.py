@@ -55,7 +55,7 @@ def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float]
                 pair=pairs[member.pair].name,
                 seed=member.seed,
                 weight=weight,
-                offsets=None if member.offsets is None else list(member.offsets),
+                zero_points=None if member.zero_points is None else list(member.zero_points),
             )
             for member, weight in zip(members, weights, strict=True)
         ],
@@ -65,7 +65,7 @@ def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float]
     if not decision.multilabel:
         del content["thresholds"], content["recipe"]["multilabel"]
         for member in content["weights"]:
-            del member["offsets"]
+            del member["zero_points"]
     run.folder.write_json(run.prefix + ENSEMBLE_FILE, content)
 
 

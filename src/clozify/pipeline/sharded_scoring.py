@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clozify.models.cloze import OFFSETS
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import write_unlabeled_scores
 from clozify.runs.jobs import JobResult
@@ -54,7 +55,10 @@ def _load_trained_weights(worker: Worker, key: str, seed: int) -> None:
         return
     model = worker.pretrained_model(seed)
     with worker.folder.reading("weights", key) as path:
-        model.model.load_state_dict(load_file(path / WEIGHTS), strict=False)  # frozen weights were not saved
+        weights = load_file(path / WEIGHTS)
+        if f"{OFFSETS}.bias" in weights:
+            model.add_label_offsets(len(weights[f"{OFFSETS}.bias"]))
+        model.model.load_state_dict(weights, strict=False)  # frozen weights were not saved
     worker.loaded_member = key
 
 
@@ -68,7 +72,7 @@ class ShardJob:
     seed: int
     start: int
     stop: int
-    offsets: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
+    zero_points: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
 
     @property
     def name(self) -> str:
@@ -85,7 +89,7 @@ class ShardJob:
         started = time.monotonic()
         _load_trained_weights(worker, self.member_key, self.seed)
         with worker.folder.writing("shards", self.key) as tmp_path:
-            prompts = worker.prompts.for_pair(self.pair, self.offsets)
+            prompts = worker.prompts.for_pair(self.pair, self.zero_points)
             write_unlabeled_scores(worker, prompts, tmp_path, span=(self.start, self.stop))
             seconds = time.monotonic() - started
             (tmp_path / "shard.json").write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
@@ -101,10 +105,10 @@ class ShardedScoring:
     _pending: dict[str, set[str]] = field(default_factory=dict)  # member key -> keys of its shards
 
     def start(
-        self, member: str, key: str, pair: int, seed: int, offsets: tuple[float, ...] | None = None
+        self, member: str, key: str, pair: int, seed: int, zero_points: tuple[float, ...] | None = None
     ) -> Sequence[ShardJob]:
         """The shards to score with a member that was trained, without those that an earlier run has scored."""
-        self._shards[key] = [ShardJob(member, key, pair, seed, *span, offsets) for span in shard_spans(self.run)]
+        self._shards[key] = [ShardJob(member, key, pair, seed, *span, zero_points) for span in shard_spans(self.run)]
         jobs = [shard for shard in self._shards[key] if not self.run.folder.has_job("shards", shard.key)]
         self._pending[key] = {shard.key for shard in jobs}
         if not jobs:

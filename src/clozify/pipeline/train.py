@@ -145,15 +145,15 @@ def _train_pet(run: Run) -> dict[str, Any]:
     results["unsupervised"] = untrained.test
 
     # with several labels a row, each is predicted from its own threshold on (not in the paper)
-    decision = choose_member_thresholds(run, weights_of_pairs, untrained.offsets)
+    decision = choose_member_thresholds(run, weights_of_pairs, untrained.zero_points)
 
     # step 1: fine-tune a model for every pair and seed; iPET does so for several generations (section 3.4)
     if plan.method == "ipet":
         members, results["generations"] = train_generations(
-            run, weights_of_pairs, keep_weights, decision, untrained.offsets
+            run, weights_of_pairs, keep_weights, decision, untrained.zero_points
         )
     elif plan.method == "pet":
-        members = train_members(run, first_generation(plan, weights_of_pairs, keep_weights, untrained.offsets))
+        members = train_members(run, first_generation(plan, weights_of_pairs, keep_weights, untrained.zero_points))
     weights = [weights_of_pairs[member.pair] for member in members]
     write_ensemble(run, members, weights, decision)
     if plan.test is not None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clozify.data.rows import CHUNK_ROWS, Rows
 from clozify.methods import ensemble
 from clozify.methods.calibration import calibrate, mean_probabilities
-from clozify.methods.multilabel import predict_highest, start_offsets
+from clozify.methods.multilabel import predict_highest, zero_points_of
 from clozify.metrics import BasicMetrics, average_precision, basic_metrics, mean_micro_f1
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import score_data_set, write_scores
@@ -33,7 +33,7 @@ class UntrainedRecord(Record):
     """The pairs' metrics before any training."""
 
     accuracy_on_labeled: list[float] | None = None  # one per pair; None without labelled rows
-    offsets: list[list[float]] | None = None  # of each pair's labels, with several labels a row
+    zero_points: list[list[float]] | None = None  # of each pair's labels, with several labels a row
     test: UnsupervisedMetrics | None = None
     seconds: float
 
@@ -55,26 +55,26 @@ def evaluate_untrained(run: Run) -> tuple[UntrainedRecord, str]:
 
 def _evaluate(worker: Worker) -> UntrainedRecord:
     plan, started = worker.plan, time.monotonic()
-    accuracies, on_test, offsets = None, None, None
+    accuracies, on_test, zero_points = None, None, None
     if len(plan.labeled):
         scores = score_data_set(worker, worker.prompts, "labeled")  # (pairs, rows, labels)
         if plan.task.multilabel:
-            offsets = start_offsets(scores, plan.labeled.label_matrix)  # (pairs, labels)
-            logits = scores - offsets[:, None]
+            zero_points = zero_points_of(scores, plan.labeled.label_matrix)  # (pairs, labels)
+            logits = scores - zero_points[:, None]
             accuracies = [average_precision(plan.labeled.label_matrix, pair_logits) for pair_logits in logits]
         else:
             accuracies = [metrics.accuracy for metrics in _evaluate_pairs(plan.labeled, scores)]
     if plan.test is not None and len(plan.test):
         scores = score_data_set(worker, worker.prompts, "test")
-        if offsets is None:
+        if zero_points is None:
             pairs = _evaluate_pairs(plan.test, scores)
         else:  # as many labels a row as T has
             labels_a_row = float(plan.labeled.label_matrix.sum(axis=1).mean())
-            pairs = _evaluate_pairs(plan.test, scores - offsets[:, None], labels_a_row)
+            pairs = _evaluate_pairs(plan.test, scores - zero_points[:, None], labels_a_row)
         on_test = summarize_pairs(pairs)
     return UntrainedRecord(
         accuracy_on_labeled=accuracies,
-        offsets=None if offsets is None else offsets.tolist(),
+        zero_points=None if zero_points is None else zero_points.tolist(),
         test=on_test,
         seconds=time.monotonic() - started,
     )

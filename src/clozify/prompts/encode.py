@@ -69,15 +69,22 @@ class Template:
     mask_starts_segment: bool  # nothing but `left_of_mask` comes before the mask in its segment
     mask_id: int
     pad_id: int
+    masks: int = 1  # consecutive mask tokens in place of the mask
 
 
-def compile_pattern(pattern: Pattern, tokenizer: PromptTokenizer, wording: Wording = AS_WRITTEN) -> Template:
+def compile_pattern(
+    pattern: Pattern, tokenizer: PromptTokenizer, wording: Wording = AS_WRITTEN, masks: int = 1
+) -> Template:
     """The template of a pattern: its own words tokenised once, each as it would be where it stands."""
-    return compile_segments(pattern, pattern.segments, tokenizer, wording)
+    return compile_segments(pattern, pattern.segments, tokenizer, wording, masks)
 
 
 def compile_segments(
-    pattern: Pattern, segments: Sequence[Segment], tokenizer: PromptTokenizer, wording: Wording = AS_WRITTEN
+    pattern: Pattern,
+    segments: Sequence[Segment],
+    tokenizer: PromptTokenizer,
+    wording: Wording = AS_WRITTEN,
+    masks: int = 1,
 ) -> Template:
     """The template of segments with a mask or, for a classifier's input, without; `pattern` is for error messages."""
     layout = tokenizer.special_tokens(len(segments))
@@ -96,7 +103,7 @@ def compile_segments(
                 left = part
                 continue
             if isinstance(part, Mask):
-                pieces.append(Piece((tokenizer.mask_id,), (token_type,)))
+                pieces.append(Piece((tokenizer.mask_id,) * masks, (token_type,) * masks))
                 left_of_mask, mask_starts_segment = left, at_start
                 following = segment[index + 1] if index + 1 < len(segment) else ""
                 right_of_mask = following if isinstance(following, str) else ""
@@ -119,6 +126,7 @@ def compile_segments(
         mask_starts_segment=mask_starts_segment,
         mask_id=tokenizer.mask_id,
         pad_id=tokenizer.pad_id,
+        masks=masks,
     )
 
 
@@ -140,7 +148,13 @@ class Batch:
     input_ids: NDArray[np.int64]  # (batch, width)
     attention_mask: NDArray[np.int64]  # (batch, width)
     token_type_ids: NDArray[np.int64]  # (batch, width)
-    mask_positions: NDArray[np.int64]  # (batch,): the column of each row's mask token
+    mask_positions: NDArray[np.int64]  # (batch,): the column of each row's mask token, or of the first of several
+    masks: int = 1  # consecutive mask tokens in each row
+
+    def all_masks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows and columns of all mask tokens, row by row: (batch * masks,) each."""
+        positions = self.mask_positions[:, None] + np.arange(self.masks)
+        return np.repeat(np.arange(len(self.rows)), self.masks), positions.ravel()
 
     def slice_rows(self, rows: slice) -> Batch:
         """Some of the rows, with the width of all."""
@@ -150,6 +164,7 @@ class Batch:
             self.attention_mask[rows],
             self.token_type_ids[rows],
             self.mask_positions[rows],
+            self.masks,
         )
 
 
@@ -270,10 +285,10 @@ class EncodedRows:
         batch_rows = np.arange(count)
         for piece in self.template.pieces:
             if piece.field_index is None:
+                if self.template.mask_id in piece.ids:
+                    mask_positions = position + piece.ids.index(self.template.mask_id)
                 for token, token_type in zip(piece.ids, piece.types, strict=True):
                     input_ids[batch_rows, position], token_type_ids[batch_rows, position] = token, token_type
-                    if token == self.template.mask_id:
-                        mask_positions = position.copy()
                     position += 1
                 continue
             tokens, lengths = self._field_tokens[piece.field_index], kept[:, piece.field_index]
@@ -285,7 +300,7 @@ class EncodedRows:
             token_type_ids[target, columns] = piece.types[0]
             position += lengths
         attention_mask = (np.arange(width) < position[:, None]).astype(np.int64)
-        return Batch(rows, input_ids, attention_mask, token_type_ids, mask_positions)
+        return Batch(rows, input_ids, attention_mask, token_type_ids, mask_positions, self.template.masks)
 
     def batches(self, token_budget: int) -> Iterator[Batch]:
         """All rows, sorted by length, in batches of at most `token_budget` tokens, padding included."""

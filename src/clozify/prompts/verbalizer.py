@@ -1,6 +1,16 @@
 """The verbalizer v in token space (section 3): the token ids of the labels' words at a pattern's mask.
 
-A word must be a single token of the model there; words that are not, and labels with equal words, are reported.
+The paper's words are single tokens. A word of several tokens is scored in one of two ways, both from one forward pass
+(`wording.several_tokens`):
+
+- "mean", at one mask: the mean of the tokens' scores. A mean of n scores varies 1 / sqrt(n) times as much as one score,
+  so that long words would win and lose less often; its difference from the mean over all labels is multiplied by
+  sqrt(n).
+- "masks", at as many masks as the longest word has tokens: token i is scored at mask i, and a word's score is the mean
+  of them (Schick and Schuetze, 2021, "It's Not Just Size That Matters", section 3.1, take the product of
+  probabilities).
+
+Words without tokens or with an unknown one, and labels with equal tokens, are reported.
 """
 
 from __future__ import annotations
@@ -22,26 +32,24 @@ from clozify.prompts.tokenizer import PromptTokenizer
 class LabelWords:
     """The token ids of a verbalizer's words in one pattern, and the weights that average them for each label."""
 
-    ids: NDArray[np.int64]  # (words,)
-    mean: NDArray[np.float32]  # (labels, words): s(l | x) = mean[l] @ raw scores of the words
-    offsets: NDArray[np.float32] | None = None  # (labels,): subtracted from s(l | x), for several labels a row
+    ids: NDArray[np.int64]  # (tokens,)
+    mean: NDArray[np.float32]  # (labels, tokens): s(l | x) = mean[l] @ raw scores of the tokens
+    masks: NDArray[np.int64] | None = None  # (tokens,): the mask that a token is scored at; None with a single mask
+    zero_points: NDArray[np.float32] | None = None  # (labels,): subtracted from s(l | x), for several labels a row
 
 
 @dataclass(frozen=True)
-class SplitWord:
-    """A word that is not a single known token of the model at the mask."""
+class UnusableWord:
+    """A word that is nothing, or unknown, to the model's tokenizer at the mask."""
 
     label: str
     word: str
-    pieces: list[str]  # the tokens that it is split into
+    is_empty: bool
 
     def __str__(self) -> str:
-        if not self.pieces:
+        if self.is_empty:
             return f"the word '{self.word}' of the label '{self.label}' is nothing to the model's tokenizer"
-        if len(self.pieces) == 1:
-            return f"the model does not know the word '{self.word}' of the label '{self.label}'"
-        tokens = " + ".join(self.pieces)
-        return f"the word '{self.word}' of the label '{self.label}' is not one token of the model, which reads {tokens}"
+        return f"the model does not know the word '{self.word}' of the label '{self.label}'"
 
 
 def word_ids(tokenizer: PromptTokenizer, template: Template, word: str) -> list[int]:
@@ -71,44 +79,97 @@ class VerbalizedWords(NamedTuple):
     """A verbalizer's token ids in one pattern, and what is wrong with its words there."""
 
     words: LabelWords
-    split_words: list[SplitWord]
+    unusable: list[UnusableWord]
     errors: list[str]
     warnings: list[str]
+
+
+def label_tokens(
+    tokenizer: PromptTokenizer, template: Template, verbalizer: Verbalizer
+) -> dict[str, dict[str, list[int]]]:
+    """The token ids of every word at the mask: label -> word -> ids."""
+    return {
+        label: {word: word_ids(tokenizer, template, word) for word in words}
+        for label, words in verbalizer.words.items()
+    }
 
 
 def verbalize(tokenizer: PromptTokenizer, template: Template, verbalizer: Verbalizer) -> VerbalizedWords:
     """The token ids of a verbalizer's words in this pattern, with the faults of the words."""
     unknown_id = tokenizer.hf_tokenizer.unk_token_id
-    columns: dict[int, int] = {}  # token id -> its index in `LabelWords.ids`
-    labels_by_token: dict[int, list[str]] = {}
-    label_columns: list[list[int]] = []
-    split_words = []
-    for label, words in verbalizer.words.items():
-        label_columns.append([])
-        for word in words:
-            ids = word_ids(tokenizer, template, word)
-            if len(ids) != 1 or ids[0] == unknown_id:
-                split_words.append(SplitWord(label, word, tokenizer.to_tokens(ids)))
+    several_masks = template.masks > 1
+    columns: dict[tuple[int, int], int] = {}  # token id and mask -> index in `LabelWords.ids`
+    labels_by_token: dict[tuple[int, int], list[str]] = {}
+    label_words: list[list[list[int]]] = []  # of each label the columns of each word's tokens
+    unusable = []
+    for label, words in label_tokens(tokenizer, template, verbalizer).items():
+        label_words.append([])
+        for word, ids in words.items():
+            if not ids or unknown_id in ids:
+                unusable.append(UnusableWord(label, word, is_empty=not ids))
                 continue
-            label_columns[-1].append(columns.setdefault(ids[0], len(columns)))
-            if label not in labels_by_token.setdefault(ids[0], []):
-                labels_by_token[ids[0]].append(label)
-    mean = np.zeros((len(label_columns), len(columns)), dtype=np.float32)
-    for weights, indices in zip(mean, label_columns, strict=True):
-        np.add.at(weights, indices, 1 / max(len(indices), 1))
-    errors, warnings = [], []
-    for (first, weights), (second, other) in itertools.combinations(zip(verbalizer.words, mean, strict=True), 2):
-        if weights.any() and np.array_equal(weights, other):
-            errors.append(
-                f"the labels {quoted([first, second])} have the same words for this model, so they could never be told "
-                "apart; give each its own"
-            )
+            tokens = [(token, mask if several_masks else 0) for mask, token in enumerate(ids)]
+            label_words[-1].append([columns.setdefault(token, len(columns)) for token in tokens])
+            if len(tokens) == 1 and label not in labels_by_token.setdefault(tokens[0], []):
+                labels_by_token[tokens[0]].append(label)
+    mean = _mean_weights(label_words, len(columns), rescale=not several_masks)
+    errors = [
+        f"the labels {quoted(labels)} have the same words for this model, so they could never be told apart; give each "
+        "its own"
+        for labels in _equal_labels(list(verbalizer.words), label_words)
+    ]
     single_word_labels = {label for label, words in verbalizer.words.items() if len(words) == 1}
     shared = [
         f"the word '{tokenizer.to_tokens([token])[0]}' stands for the labels {quoted(labels)}"
-        for token, labels in labels_by_token.items()
+        for (token, _), labels in labels_by_token.items()
         if len(labels) > 1 and not single_word_labels.issuperset(labels)
     ]
+    warnings = []
     if shared:
         warnings.append(shared[0] + (f", and {len(shared) - 1} more words for several labels" if shared[1:] else ""))
-    return VerbalizedWords(LabelWords(np.array(list(columns), dtype=np.int64), mean), split_words, errors, warnings)
+    reordered = _equal_labels(list(verbalizer.words), label_words, any_order=True) if not errors else []
+    if reordered:
+        warnings.append(
+            f"the labels {quoted(reordered[0])} have the same tokens in another order, which one mask cannot tell apart "
+            "before training; train with label_learning_rate, as the recipe auto does from 20 labels on, or give one of "
+            "them another word"
+        )
+    token_ids, masks = (np.array([column[i] for column in columns], dtype=np.int64) for i in (0, 1))
+    return VerbalizedWords(LabelWords(token_ids, mean, masks if several_masks else None), unusable, errors, warnings)
+
+
+def _mean_weights(label_words: list[list[list[int]]], columns: int, rescale: bool) -> NDArray[np.float32]:
+    """The weights of the tokens' scores in the labels' scores, (labels, columns): means over words, and their tokens.
+
+    With `rescale` a word of n tokens has s' = m + sqrt(n) (s - m), where m is the mean of all labels' scores.
+    """
+    mean = np.zeros((len(label_words), columns), dtype=np.float32)
+    for weights, words in zip(mean, label_words, strict=True):
+        for tokens in words:
+            np.add.at(weights, tokens, 1 / (len(words) * len(tokens)))
+    if not rescale or all(len(tokens) == 1 for words in label_words for tokens in words):
+        return mean
+    centre = mean.mean(axis=0)
+    scaled = np.zeros_like(mean)
+    for weights, words in zip(scaled, label_words, strict=True):
+        for tokens in words:
+            word = np.zeros_like(centre)
+            np.add.at(word, tokens, 1 / len(tokens))
+            weights += (centre + np.sqrt(len(tokens)) * (word - centre)) / len(words)
+    return scaled
+
+
+def _equal_labels(labels: list[str], label_words: list[list[list[int]]], any_order: bool = False) -> list[list[str]]:
+    """The groups of labels whose words are the same tokens, in the same order or in any."""
+    groups: dict[tuple[tuple[int, ...], ...], list[str]] = {}
+    for label, words in zip(labels, label_words, strict=True):
+        if words:
+            tokens = sorted(tuple(sorted(word) if any_order else word) for word in words)
+            groups.setdefault(tuple(tokens), []).append(label)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def most_tokens(tokenizer: PromptTokenizer, template: Template, verbalizer: Verbalizer) -> int:
+    """The number of tokens of a verbalizer's longest word: the masks that it needs with a mask for every token."""
+    words = label_tokens(tokenizer, template, verbalizer).values()
+    return max((len(ids) for label in words for ids in label.values()), default=1)

@@ -33,7 +33,7 @@ class Member:
     seed: int
     folder: Path
     scored_unlabeled: bool
-    offsets: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
+    zero_points: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
 
     @property
     def key(self) -> str:
@@ -63,7 +63,7 @@ class EnsembleMember(BaseModel):
     pair: str
     seed: int
     weight: float
-    offsets: list[float] | None = None  # subtracted from the labels' scores, with several labels a row
+    zero_points: list[float] | None = None  # subtracted from the labels' scores, with several labels a row
 
 
 class EnsembleRecord(BaseModel):

@@ -49,6 +49,7 @@ class Worker:
     def pretrained_model(self, seed: int) -> ClozeModel:
         """The model with its pretrained weights; an adapter is initialised anew from the seed."""
         self.loaded_member = None
+        self.model.remove_label_offsets()
         if self.model.has_adapter:
             reset_adapter(self.model.model, seed)
         else:

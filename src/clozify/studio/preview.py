@@ -21,7 +21,7 @@ from clozify.methods.score import score_rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task, near_words, top_words
 from clozify.prompts.encode import Template, compile_pattern
-from clozify.prompts.verbalizer import SplitWord, verbalize
+from clozify.prompts.verbalizer import UnusableWord, verbalize
 from clozify.studio.draft import Problems, TaskDraft
 
 MAX_LENGTH = 64  # tokens per row, as in the recipe `quick`
@@ -116,7 +116,7 @@ class Previewer:
         self, draft: TaskDraft, templates: dict[int, Template], preview: Preview
     ) -> dict[str, tuple[str, ...]]:
         """The words of each label that are one token in every pattern; adds problems and hints for the others."""
-        split: dict[tuple[str, str], tuple[SplitWord, Template]] = {}
+        split: dict[tuple[str, str], tuple[UnusableWord, Template]] = {}
         for template in templates.values():
             _, words, errors, _ = verbalize(self.model.tokenizer, template, Verbalizer(words=draft.words_by_label))
             for word in words:
@@ -130,9 +130,9 @@ class Previewer:
             if (key := (text, template.pattern.text)) not in self._alternatives:
                 used_words = draft.words_by_label.values()
                 self._alternatives[key] = near_words(self.model, template, text, None, used_words)
-            hint = SplitWordHint(text, word.pieces, self._alternatives[key])
+            hint = SplitWordHint(text, [], self._alternatives[key])
             preview.split_words.setdefault(label, []).append(hint)
-            message = f"{str(word)[0].upper()}{str(word)[1:]}; similar words that are one token: "
+            message = f"{str(word)[0].upper()}{str(word)[1:]}; similar words that it knows: "
             index = named[draft.labels.index(label)]
             preview.problems.setdefault(f"label {index}", []).append(f"{message}{quoted(hint.alternatives)}.")
         return {

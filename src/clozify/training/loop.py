@@ -79,19 +79,23 @@ def cycle_batches(rows: int, batch_size: int, rng: np.random.Generator) -> Itera
         pending = pending[batch_size:]
 
 
-def balanced_batches(labels: NDArray[Any], batch_size: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+def balanced_batches(
+    labels: NDArray[Any], batch_size: int, rng: np.random.Generator, rows_per_label: int = 1
+) -> Iterator[NDArray[np.int64]]:
     """Endless batches of row indices with every label equally often: labels and each label's rows in random order.
 
-    Of a label matrix, (rows, labels), rows without any label are drawn as often as those of a label.
+    `rows_per_label` rows of a label follow each other. Of a label matrix, (rows, labels), rows without any label are
+    drawn as often as those of a label.
     """
     if labels.ndim == 2:
         rows = [np.flatnonzero(column) for column in [*labels.T, ~labels.any(axis=1)] if column.any()]
     else:
         rows = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    next_labels = cycle_batches(len(rows), batch_size, rng)
+    next_labels = cycle_batches(len(rows), -(-batch_size // rows_per_label), rng)
     next_rows = [cycle_batches(len(of_label), 1, rng) for of_label in rows]
     while True:
-        yield np.array([rows[label][next(next_rows[label])[0]] for label in next(next_labels)], dtype=np.int64)
+        drawn = np.repeat(next(next_labels), rows_per_label)[:batch_size]
+        yield np.array([rows[label][next(next_rows[label])[0]] for label in drawn], dtype=np.int64)
 
 
 def class_weights(labels: NDArray[Any], count: int) -> Tensor:

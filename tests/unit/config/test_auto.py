@@ -46,6 +46,16 @@ def test_many_labels_are_distilled_longer_and_few_rows_not_at_all():
     assert not fit_recipe(AUTO, conditions(unlabeled=7)).distillation
 
 
+def test_many_labels_get_larger_steps_in_pairs_of_rows_and_learn_offsets():
+    few, many = (fit_recipe(AUTO, conditions(labels=n, labeled=750)).finetune_without_lm for n in (19, 20))
+    assert few.label_learning_rate is None
+    assert many.label_learning_rate is not None
+    assert (few.rows_per_label, many.rows_per_label) == (1, 2)
+    assert many.rows_per_step * many.max_steps >= 15 * 750
+    masks = AUTO.with_settings(["wording.several_tokens=masks"])
+    assert fit_recipe(masks, conditions(labels=20)).finetune_without_lm.label_learning_rate is None
+
+
 def test_a_run_fits_the_recipe_and_the_user_s_settings_come_last():
     labeled = [("one", "a"), ("two", "b")]
     settings = {"finetune_without_lm.max_steps": 7}

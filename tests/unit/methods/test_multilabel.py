@@ -1,4 +1,4 @@
-"""Several labels a row: start offsets, folds, thresholds, and the losses, against naive references."""
+"""Several labels a row: zero points, folds, thresholds, and the losses, against naive references."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ from clozify.methods.multilabel import (
     common_threshold,
     predict_highest,
     split_folds,
-    start_offsets,
+    zero_points_of,
 )
 from clozify.metrics import basic_metrics
 from clozify.training.loop import balanced_batches, class_weights
@@ -68,7 +68,7 @@ def test_labels_start_at_the_logit_of_their_frequency():
     scores = np.random.default_rng(0).normal(5, 2, (2, 9, 3))
     targets = np.zeros((9, 3), dtype=np.int8)
     targets[:4, 1] = 1
-    logits = scores - start_offsets(scores, targets)[:, None]
+    logits = scores - zero_points_of(scores, targets)[:, None]
     for pair, (label, count) in itertools.product(range(2), enumerate([0, 4, 0])):
         frequency = (count + 0.5) / 10
         assert logits[pair, :, label].mean() == pytest.approx(math.log(frequency / (1 - frequency)))

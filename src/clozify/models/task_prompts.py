@@ -43,7 +43,7 @@ class TaskPrompts:
     fields: list[FieldInContext]  # every field that some pattern of the task reads, once for each way it is tokenised
 
     def for_pair(self, pair: int, zero_points: Sequence[float] | None = None) -> TaskPrompts:
-        """The pattern of one pair, by its index in `task.pairs`; `zero_points` are subtracted from the labels' scores."""
+        """The pattern of one pair, by its index in `task.pairs`; `zero_points` are subtracted from the scores."""
         (prompt,) = [prompt for prompt in self.patterns if pair in prompt.pairs]
         words = prompt.words[prompt.pairs.index(pair)]
         if zero_points is not None:

@@ -19,7 +19,6 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST
-from scipy.special import softmax
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -88,7 +87,7 @@ class PredictionService:
             self._count_waiting(-1)
         self.metrics.texts.inc(len(scores))
         self.metrics.seconds.observe(time.monotonic() - began)
-        return json_response(200, self._predictions(softmax(scores, axis=-1)))
+        return json_response(200, self._predictions(self.model.decision.probabilities(scores)))
 
     def _count_waiting(self, change: int) -> None:
         self._waiting += change
@@ -138,14 +137,13 @@ class PredictionService:
             job.dropped = not job.future.done() or job.future.cancelled()
 
     def _predictions(self, probabilities: NDArray[np.float64]) -> dict[str, Any]:
-        labels = self.task.labels
+        labels, decision = self.task.labels, self.model.decision
+        predicted = decision.predict(probabilities)
+        key, names = ("labels", decision.name_lists) if decision.multilabel else ("label", decision.names)
         return {
             "predictions": [
-                {
-                    "label": labels[int(row.argmax())],
-                    "probabilities": dict(zip(labels, np.round(row, 6).tolist(), strict=True)),
-                }
-                for row in probabilities
+                {key: name, "probabilities": dict(zip(labels, np.round(row, 6).tolist(), strict=True))}
+                for name, row in zip(names(predicted), probabilities, strict=True)
             ]
         }
 
@@ -180,7 +178,7 @@ def create_app(service: PredictionService) -> ASGIApp:
     )
     _add_routes(app, service)
     _add_error_handlers(app)
-    schema = openapi_schema(app, service.parser, service.task.labels, service.protected, service.local)
+    schema = openapi_schema(app, service.parser, service.task, service.protected, service.local)
     app.openapi = lambda: schema  # type: ignore[method-assign]
     return RequestMetricsMiddleware(LoopbackHostMiddleware(app) if service.local else app, service)
 

@@ -208,3 +208,55 @@ def test_the_command_line_shows_several_labels(run, files):
         result = command.invoke(app, arguments)
         assert result.exit_code == 0, result.output
     assert isinstance(json.loads((files / "out.jsonl").read_text().splitlines()[0])["prediction"], list)
+
+
+def test_the_estimator_takes_and_gives_indicator_matrices(files, tiny_folder, tmp_path):
+    from sklearn.metrics import accuracy_score
+
+    frame = pd.read_csv(files / "labeled.csv", keep_default_na=False)
+    targets = np.array([[name in cell.split("|") for name in ("game", "tool", "mail")] for cell in frame["label"]])
+    texts = frame["text"].tolist()
+    estimator = clozify.PetClassifier(
+        files / "task.toml", model=str(tiny_folder("bert")), recipe="paper", settings=SETTINGS
+    )
+    assert estimator.__sklearn_tags__().classifier_tags.multi_label
+    estimator.fit(texts, targets.astype(int))
+    predicted, probabilities = estimator.predict(texts), estimator.predict_proba(texts)
+    assert predicted.shape == probabilities.shape == (12, 3)
+    assert estimator.classes_.tolist() == ["game", "tool", "mail"]
+    assert estimator.score(texts, targets.astype(int)) == accuracy_score(targets, predicted)
+    assert estimator.score(texts, frame["label"]) == accuracy_score(targets, predicted)
+    estimator.save(tmp_path / "saved")
+    assert (clozify.PetClassifier.load(tmp_path / "saved").predict(texts) == predicted).all()
+    by_name = clozify.PetClassifier(**estimator.get_params()).fit(
+        texts, pd.DataFrame(targets[:, ::-1].astype(int), columns=["mail", "tool", "game"])
+    )
+    np.testing.assert_allclose(by_name.predict_proba(texts), probabilities, atol=1e-6)
+    with pytest.raises(ValueError, match="row 1 has no labels"):
+        estimator.fit(texts[:2], [["game"], None])
+
+
+def test_the_server_answers_with_lists_of_labels(run, files):
+    from clozify.serving.model import ServedModel
+    from tests.integration.serving import post, running
+
+    run()
+    predictions = clozify.load_run(files / "run", precision="float32").predict(["a game", "mail for all"])
+    with running(ServedModel(files / "run", precision="float32")) as server:
+        _, answer, _ = post(server.port, {"texts": ["a game", "mail for all"]})
+        _, schema, _ = post(server.port, path="/openapi.json")
+    assert [line["labels"] for line in answer["predictions"]] == predictions.label_sets
+    assert set(answer["predictions"][0]["probabilities"]) == {"game", "tool", "mail"}
+    assert '"labels": {"type": "array"' in json.dumps(schema)
+
+
+def test_rows_to_label_next_are_not_taken_for_rows_without_labels(run, files):
+    run()
+    suggested = clozify.suggest(files / "run", 3, files / "next.csv", with_labeled=True)
+    assert len(suggested.rows) == 3
+    table = pd.read_csv(files / "next.csv", keep_default_na=False)
+    assert table["label"].tolist()[-3:] == ["-"] * 3
+    task = clozify.load_task(files / "task.toml")
+    rows = clozify.read_rows(files / "next.csv", task)
+    assert rows.is_labeled.tolist() == [True] * 12 + [False] * 3
+    assert (rows.label_matrix[:12] == clozify.read_rows(files / "labeled.csv", task).label_matrix).all()

@@ -201,6 +201,20 @@ def label_cells(values: Any, task: Task) -> list[str | None]:
     return cells
 
 
+def encode_label_sets(y: Any, task: Task) -> list[str | None]:
+    """Each row's labels as one text, from what scikit-learn calls multilabel targets; every row needs some or none."""
+    if y is None:
+        raise InputError("PetClassifier requires y to be passed, but the target y is None; pass each row's labels.")
+    if hasattr(y, "columns") and set(task.labels) <= set(y.columns):
+        y = y[task.labels]
+    cells = label_cells(y, task)
+    if None in cells:
+        raise InputError(
+            f"Input y contains NaN: row {cells.index(None)} has no labels; pass rows without labels as 'unlabeled'."
+        )
+    return cells
+
+
 def extract_columns(X: Any, task: Task, source: str) -> dict[str, list[str]]:  # noqa: N803
     """Each field's texts from texts, dicts, a 2-D array or a DataFrame; messages name `source`."""
     sized = hasattr(X, "__len__") and getattr(X, "shape", None) != ()

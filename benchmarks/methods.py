@@ -15,8 +15,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from unittest.mock import patch
 
 import numpy as np
@@ -41,9 +42,16 @@ def draw(labeled: Rows, size: int, seed: int) -> Rows:
 
 
 def setfit_accuracy(
-    labeled: Rows, test: Rows, model: str, max_length: int, seed: int, command: list[str], site: str
+    labeled: Rows,
+    test: Rows,
+    model: str,
+    max_length: int,
+    seed: int,
+    command: list[str],
+    site: str,
+    settings: Mapping[str, Any] | None = None,
 ) -> float:
-    """The accuracy of SetFit with its default settings, trained in a process of its own."""
+    """The accuracy of SetFit with its default settings, or others, trained in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for rows, file in ((labeled, "labeled.jsonl"), (test, "test.jsonl")):
@@ -57,7 +65,7 @@ def setfit_accuracy(
             "max_length": max_length,
             "seed": seed,
             "least_steps": 0,
-            "settings": {},
+            "settings": dict(settings or {}),
             "folder": name,
             "result": str(folder / "result.json"),
         }

@@ -55,8 +55,9 @@ def predict(
         typer.echo(f"Predictions for {len(predictions):,} rows are in {output}.")
         return
     task = predictions.rows.task
+    labels = predictions.label_sets if task.multilabel else predictions.labels
     texts = {field: predictions.rows.texts(field) for field in (task.fields if with_text else [])}
-    for index, row in enumerate(zip(predictions.ids, predictions.labels, predictions.probabilities, strict=True)):
+    for index, row in enumerate(zip(predictions.ids, labels, predictions.probabilities, strict=True)):
         row_id, label, scores = row
         probabilities = {name: round(float(value), 6) for name, value in zip(task.labels, scores, strict=True)}
         fields = {field: values[index] for field, values in texts.items()}

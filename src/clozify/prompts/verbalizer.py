@@ -130,9 +130,9 @@ def verbalize(tokenizer: PromptTokenizer, template: Template, verbalizer: Verbal
     reordered = _equal_labels(list(verbalizer.words), label_words, any_order=True) if not errors else []
     if reordered:
         warnings.append(
-            f"the labels {quoted(reordered[0])} have the same tokens in another order, which one mask cannot tell apart "
-            "before training; train with label_learning_rate, as the recipe auto does from 20 labels on, or give one of "
-            "them another word"
+            f"the labels {quoted(reordered[0])} have the same tokens in another order, which one mask cannot tell "
+            "apart before training; train with label_learning_rate, as the recipe auto does from 20 labels on, or give "
+            "one of them another word"
         )
     token_ids, masks = (np.array([column[i] for column in columns], dtype=np.int64) for i in (0, 1))
     return VerbalizedWords(LabelWords(token_ids, mean, masks if several_masks else None), unusable, errors, warnings)

@@ -253,6 +253,8 @@ def show_plan(console: Console, cost: CostEstimate) -> None:
             f"{cost.members} members: {cost.steps_a_member:,} fine-tuning steps and "
             f"{cost.rows_to_score_a_member:,} rows to score for each."
         )
+    if cost.threshold_models:
+        console.print(f"{cost.threshold_models} models more, each without a part of the labelled rows, for thresholds.")
     if cost.rows_to_augment:
         console.print(f"{cost.rows_to_augment:,} texts to augment.")
     if cost.classifiers:

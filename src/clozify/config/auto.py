@@ -202,5 +202,7 @@ def explain(recipe: Recipe, conditions: Conditions, pairs: int) -> str:
     ]
     if conditions.unlabeled:
         parts.append(f"{rows:,} of {conditions.unlabeled:,} unlabelled rows")
+    if conditions.multilabel:
+        parts.append(f"{recipe.multilabel.folds} models for thresholds")
     parts.append(f"a classifier of {recipe.distill.max_steps} steps" if recipe.distillation else "no classifier")
     return f"recipe auto ({reason}, {conditions.labeled} labelled rows): {', '.join(parts)}"

@@ -59,9 +59,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
     task = load_task(inputs.task)
     recipe = load_recipe(inputs.recipe, inputs.settings)
     check_adapter(recipe.adapter)
-    _check_method(inputs, recipe)
-    if task.multilabel:
-        _check_multilabel(inputs)
+    _check_method(inputs, recipe, task)
     if recipe.backslashes_to_spaces:
         task = task.with_changes(line_breaks=[*task.line_breaks, "\\"])
     warnings: list[str] = []
@@ -118,11 +116,13 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
     )
 
 
-def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:
+def _check_method(inputs: TrainInputs, recipe: Recipe, task: Task) -> None:
     """Raises `DataError` where the method does not exist, or lacks data that it needs."""
     method = inputs.method
     if method not in METHODS:
         raise DataError(f"There is no method '{method}'; there is {quoted(METHODS)}.")
+    if task.multilabel:
+        _check_multilabel(inputs)
     if inputs.labeled is None and method not in ZERO_SHOT_METHODS:
         raise DataError(f"The method '{method}' needs labelled rows (--labeled); without any, there is ipet.")
     if inputs.unlabeled is None and (method in ("ipet", *SEMI_SUPERVISED) or inputs.labeled is None):

@@ -260,3 +260,15 @@ def test_rows_to_label_next_are_not_taken_for_rows_without_labels(run, files):
     rows = clozify.read_rows(files / "next.csv", task)
     assert rows.is_labeled.tolist() == [True] * 12 + [False] * 3
     assert (rows.label_matrix[:12] == clozify.read_rows(files / "labeled.csv", task).label_matrix).all()
+
+
+@pytest.mark.slow
+def test_an_export_carries_the_thresholds(run, files):
+    run()
+    result = clozify.export(files / "run", data=files / "test.csv")
+    assert result.agreement == 1
+    exported = clozify.load_run(files / "run" / "onnx")
+    texts = ["a game number 3", "mail for all"]
+    original = clozify.load_run(files / "run", precision="float32")
+    assert exported.decision == original.decision
+    np.testing.assert_allclose(exported.predict(texts).probabilities, original.predict(texts).probabilities, atol=1e-4)

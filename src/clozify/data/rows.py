@@ -1,7 +1,7 @@
 """Rows of a data set as a task reads them: T, D and the test set of the paper (section 4, appendix C).
 
 `Rows` returns the text of each field, the labels and the ids, a chunk at a time, from a memory-mapped Arrow table. Only
-labels, hashes of the texts and the indices of selected rows are held in memory. `few_shot` selects the paper's T.
+labels, hashes of the texts and the indices of selected rows are held in memory.
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ from clozify.data.label_matrix import (
 )
 from clozify.data.readers import open_data
 from clozify.data.text_values import clean_texts, parse_json, task_spelling, to_text
-from clozify.errors import DataError, did_you_mean, quoted
+from clozify.errors import DataError, did_you_mean, quoted, unknown_names
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 CHUNK_ROWS = 16_384  # rows processed at a time
+
+
+def chunk_rows(columns: int, most: int = CHUNK_ROWS) -> int:
+    """How many rows are processed at a time: fewer than `most` where they have very many numbers each."""
+    return max(1, min(most, CHUNK_ROWS * 1_000 // max(columns, 1)))
 
 
 class Rows:
@@ -249,9 +254,8 @@ class Rows:
         if not matching:
             unknown = [name for name in values if name not in labels]
             raise DataError(
-                f"The data '{self.source}' has the label {quoted(unknown, 5)}, which the task does not know"
-                f"{did_you_mean(unknown[0], labels)}; its labels are {quoted(labels)}."
-                f"{several_labels_hint(unknown, self.task)}"
+                f"The data '{self.source}' has the label {unknown_names(unknown, labels)}, which the task does not "
+                f"know; its labels are {quoted(labels)}.{several_labels_hint(unknown, self.task)}"
             )
         readings = {tuple(names.index(value) for value in values) for names in matching}
         if values and len(readings) > 1:
@@ -361,34 +365,3 @@ def read_rows(source: str | Path, task: Task, column_mapping: Mapping[str, str] 
     mapping = dict(column_mapping or {})
     required = [mapping.get(field, field) for field in task.fields if field not in task.optional]
     return Rows(open_data(source, task.columns, required), task, str(source), mapping)
-
-
-def few_shot(rows: Rows, examples: int, seed: int | None = None) -> Rows:
-    """The training set T of the paper: the first `examples / |L|` rows of each label, in the order of the file.
-
-    A remainder goes to the first labels, one row each: 10 rows over four labels are 3, 3, 2 and 2. With a `seed` the
-    rows are drawn at random instead. Where a row may have several labels it counts for each of them, and rows without
-    any are added in the ratio of the file.
-    """
-    if not isinstance(examples, (int, np.integer)) or examples < 0:
-        raise DataError(f"A training set cannot have {examples!r} examples; ask for 0 or more, as a whole number.")
-    labels, targets = rows.task.labels, rows.targets
-    per_label, remainder = divmod(examples, len(labels))
-    order = np.arange(len(rows)) if seed is None else np.random.default_rng(seed).permutation(len(rows))
-    selected = np.empty(0, dtype=np.int64)
-    for label, name in enumerate(labels):
-        has_label = targets == label if targets.ndim == 1 else targets[:, label] == 1
-        count = per_label + (label < remainder)
-        if has_label.sum() < count:
-            raise DataError(
-                f"The data '{rows.source}' has {has_label.sum()} rows with the label '{name}', but {examples} examples "
-                f"over {len(labels)} labels need {count}; ask for fewer or add rows."
-            )
-        missing = max(0, count - int(has_label[selected].sum()))
-        has_label[selected] = False
-        selected = np.concatenate([selected, order[has_label[order]][:missing]])
-    if targets.ndim == 2 and len(selected):
-        without = (targets == 0).all(axis=1)
-        count = round(len(selected) * without.sum() / max(1, (targets == 1).any(axis=1).sum()))
-        selected = np.concatenate([selected, order[without[order]][:count]])
-    return rows.select(np.sort(selected))

@@ -20,6 +20,7 @@ from clozify.errors import DataError
 from clozify.methods.calibration import imbalance_warnings, min_rows
 from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
+from clozify.metrics import accuracy
 from clozify.models.cloze import ClozeModel, load_model
 
 
@@ -53,7 +54,7 @@ class ZeroShotResult:
     @cached_property
     def probabilities(self) -> NDArray[np.float64]:
         """The ensemble's probabilities, (rows, labels), the columns in the order of `task.labels`."""
-        return np.concatenate([self.scores.probabilities(start, stop) for start, stop in self.rows.chunks()])
+        return np.concatenate([self.scores.probabilities(start, stop) for start, stop in self.scores.chunks()])
 
     @cached_property
     def _predicted(self) -> NDArray[Any]:
@@ -73,9 +74,25 @@ class ZeroShotResult:
         counts = self._predicted.sum(axis=0) if several else np.bincount(self._predicted, minlength=len(labels))
         return {label: int(count) for label, count in zip(labels, counts, strict=True)}
 
+    @property
+    def groups(self) -> list[str] | None:
+        """The group of each row's label; None where the task has no groups."""
+        groups = self.task.label_groups
+        return None if groups is None else [groups.by_label[index] for index in self._predicted]
+
+    @property
+    def group_accuracy(self) -> float | None:
+        """The fraction of rows with a label whose group is predicted correctly; None without labels or groups."""
+        groups = self.task.label_groups
+        if groups is None or self.accuracy is None:
+            return None
+        labels, labelled = self.rows.labels, self.rows.is_labeled
+        return accuracy(groups.indices[labels[labelled]], groups.indices[self._predicted[labelled]])
+
     def to_json(self) -> dict[str, Any]:
         """What `clozify zero-shot --json` prints."""
         metrics = {"accuracy": self.accuracy, "macro_f1": self.macro_f1, "micro_f1": self.micro_f1}
+        group_accuracy = self.group_accuracy
         return {
             "task": self.task.name,
             "model": self.model,
@@ -89,6 +106,7 @@ class ZeroShotResult:
                 for pair in self.task.pairs
             ],
             **{name: vars(metric) for name, metric in metrics.items() if metric is not None},
+            **({} if group_accuracy is None else {"group_accuracy": group_accuracy}),
             "predicted": self.label_counts,
             "warnings": self.warnings,
             "output": None if self.output is None else str(self.output),
@@ -134,8 +152,8 @@ def zero_shot(
     scores = score_zero_shot(model, rows, calibrated, max_length, labels_a_row)
     seconds = time.monotonic() - start_time
     if path is not None:
-        chunks = ((start, scores.probabilities(start, stop)) for start, stop in rows.chunks())
-        write_predictions(path, rows, chunks, scores.decision)
+        chunks = ((start, scores.probabilities(start, stop)) for start, stop in scores.chunks())
+        write_predictions(path, rows, chunks, decision=scores.decision)
     warnings = list(scores.warnings)
     if unlabeled:
         warnings.append(f"{unlabeled:,} of {len(rows):,} rows have no label and do not count in the accuracy.")

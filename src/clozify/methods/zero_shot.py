@@ -9,6 +9,7 @@ that number over |L|, and so many of the highest scores of all rows are predicte
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, softmax
 
 from clozify.data.decision import Decision
-from clozify.data.rows import Rows
+from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.calibration import calibrate, mean_probabilities
 from clozify.methods.multilabel import predict_highest
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
@@ -38,6 +39,10 @@ class ZeroShotScores:
     prior: NDArray[np.float64] | None
     warnings: list[str]
     labels_a_row: float = 1.0  # assumed on average, for tasks with several
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """Start and stop of consecutive chunks of rows."""
+        return self.rows.chunks(chunk_rows(self.scores.shape[0] * self.scores.shape[2]))
 
     def pair_scores(self, start: int, stop: int) -> NDArray[np.float64]:
         """The pairs' scores of a range of rows, with a prior calibrated: (pairs, rows, labels)."""
@@ -66,7 +71,7 @@ class ZeroShotScores:
         task = self.rows.task
         if not task.multilabel:
             return Decision(task.labels)
-        scores = np.concatenate([self.pair_scores(start, stop).mean(axis=0) for start, stop in self.rows.chunks()])
+        scores = np.concatenate([self.pair_scores(start, stop).mean(axis=0) for start, stop in self.chunks()])
         lowest = scores[predict_highest(scores, self.labels_a_row) == 1].min()
         threshold = float(np.nextafter(expit(lowest + self._prior_logit), 0))
         return Decision(task.labels, (threshold,) * len(task.labels), task.separator)
@@ -77,10 +82,10 @@ class ZeroShotScores:
         With several labels a row, they are 0 and 1, (pairs + 1, rows, labels).
         """
         if self.rows.task.multilabel:
-            scores = np.concatenate([self.pair_scores(start, stop) for start, stop in self.rows.chunks()], axis=1)
+            scores = np.concatenate([self.pair_scores(start, stop) for start, stop in self.chunks()], axis=1)
             return predict_highest(np.concatenate([scores, scores.mean(axis=0, keepdims=True)]), self.labels_a_row)
         predicted = np.empty((len(self.scores) + 1, len(self.rows)), dtype=np.int16)
-        for start, stop in self.rows.chunks():
+        for start, stop in self.chunks():
             scores = self.pair_scores(start, stop)
             predicted[:-1, start:stop] = scores.argmax(axis=-1)
             predicted[-1, start:stop] = scores.mean(axis=0).argmax(axis=-1)

@@ -7,7 +7,7 @@ text; the last of several fields is the `text_pair`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -250,6 +250,15 @@ def load_decision(folder: Path) -> Decision:
     task = load_classifier_task(folder)
     thresholds = read_json(folder / "config.json").get("thresholds") if task.multilabel else None
     return decision_of(task, thresholds, str(folder / "config.json"))
+
+
+def rename_labels(folder: Path, labels: Sequence[str]) -> None:
+    """Give the labels of a classifier's folder other names; the file is replaced, since others may link to it."""
+    path = folder / "config.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["id2label"] = {str(index): label for index, label in enumerate(labels)}
+    content["label2id"] = {label: index for index, label in enumerate(labels)}
+    atomic_write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def load_classifier_task(folder: Path) -> Task:

@@ -24,7 +24,7 @@ from clozify.methods.distill import distill
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
-from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, write_thresholds
+from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels, write_thresholds
 from clozify.pipeline.folds import Fold, make_folds
 from clozify.pipeline.run import Run
 from clozify.pipeline.soft_labels import SoftLabels
@@ -163,6 +163,8 @@ def train_classifier(run: Run, training: ClassifierTraining, decision: Decision)
     kept = int(np.argmax(dev_scores)) if dev_scores else 0
     folder.publish_folder(paths[kept] / "model", f"{run.prefix}classifier")
     plan.task.save(run.results / "classifier" / TASK_FILE)  # not the job's: the task may have new aliases
+    if plan.key_labels:
+        rename_labels(run.results / "classifier", plan.task.labels)
     write_thresholds(run.results / "classifier", decision)
     metrics = ClassifierMetrics(jobs=[path.name for path in paths])
     if dev_scores:
@@ -171,9 +173,11 @@ def train_classifier(run: Run, training: ClassifierTraining, decision: Decision)
         return metrics
     evaluations = []
     for path in paths:
-        probabilities = decision.probabilities(np.load(path / TEST_SCORES))
+        task, probabilities = plan.task, decision.probabilities(np.load(path / TEST_SCORES))
         predicted = decision.predict(probabilities)
-        evaluations.append(detailed_metrics(plan.test.targets, probabilities, plan.task.labels, predicted))
+        evaluations.append(
+            detailed_metrics(plan.test.targets, probabilities, task.labels, task.label_groups, predicted)
+        )
     return metrics.model_copy(update=_summarize(evaluations, kept))
 
 
@@ -188,7 +192,7 @@ def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) 
         data=data_inputs(plan),
         fields=plan.task.fields,
         line_breaks=plan.task.line_breaks,
-        labels=plan.task.labels,
+        labels=plan.key_names,
         max_seq_length=plan.recipe.max_seq_length,
         attention_dropout=plan.recipe.attention_dropout,
         **GpuOptions.from_recipe(plan.recipe).numerics(run.context.device),
@@ -204,7 +208,8 @@ def _best_dev_scores(paths: list[Path]) -> list[float]:
 
 def _summarize(evaluations: list[Evaluation], kept: int) -> dict[str, Any]:
     """Mean and standard deviation over the repetitions, and the details of the kept one."""
-    summary: dict[str, Any] = {"labels": evaluations[kept].labels, "confusion": evaluations[kept].confusion}
+    details = ("labels", "confusion", "confused", "groups")
+    summary: dict[str, Any] = {name: getattr(evaluations[kept], name) for name in details}
     micro = ["micro_f1"] if evaluations[kept].micro_f1 is not None else []
     for metric in ["accuracy", "macro_f1", *micro, "calibration_error"]:
         values = [getattr(evaluation, metric) for evaluation in evaluations]

@@ -144,7 +144,7 @@ def _key(run: Run, spec: MemberSpec) -> str:
     return job_key(
         "finetune",
         pattern=pair.pattern.text,
-        words=pair.verbalizer.words,
+        words=plan.key_words(pair.verbalizer),
         seed=spec.seed,
         drawn=None if spec.drawn is None else spec.drawn.key,
         settings=_member_settings(plan).model_dump(),
@@ -267,7 +267,8 @@ def evaluate_ensemble(
 def _evaluate_scores(plan: Plan, scores: NDArray[Any], decision: Decision) -> Evaluation:
     assert plan.test is not None
     probabilities = decision.probabilities(scores)
-    return detailed_metrics(plan.test.targets, probabilities, plan.task.labels, decision.predict(probabilities))
+    predicted, task = decision.predict(probabilities), plan.task
+    return detailed_metrics(plan.test.targets, probabilities, task.labels, task.label_groups, predicted)
 
 
 def evaluate_members(plan: Plan, members: Sequence[Member], decision: Decision) -> MembersMetrics:
@@ -276,7 +277,9 @@ def evaluate_members(plan: Plan, members: Sequence[Member], decision: Decision) 
     for member in members:
         evaluation = _evaluate_scores(plan, member.test_scores(), decision)
         pair = plan.task.pairs[member.pair].name
-        each.append(MemberMetrics(pair=pair, seed=member.seed, job=member.job, **evaluation.model_dump()))
+        detail = {"confusion", "labels"} if evaluation.confusion is not None else set()
+        metrics = evaluation.model_dump(include={"accuracy", "macro_f1", "micro_f1", "calibration_error"} | detail)
+        each.append(MemberMetrics(pair=pair, seed=member.seed, job=member.job, **metrics))
     pairs = {}
     for pair in dict.fromkeys(member.pair for member in each):
         seeds = [member for member in each if member.pair == pair]

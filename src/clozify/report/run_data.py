@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.config.recipe import Recipe
+from clozify.data.few_shot import reselect
 from clozify.data.in_memory import IN_MEMORY
-from clozify.data.rows import Rows, few_shot, read_rows
+from clozify.data.rows import Rows, read_rows
 from clozify.errors import DataError
 from clozify.report.run import RunInputs
 from clozify.runs.keys import hash_key
@@ -51,10 +52,7 @@ def _candidates(rows: Rows, count: int, ids: Sequence[Any] | None, recipe: Recip
     elif rows.has_labels:
         rows = rows.select(np.flatnonzero(rows.is_labeled))
         yield rows
-        try:
-            yield few_shot(rows, count, recipe.seed if recipe.selection == "random" else None)
-        except DataError:
-            return
+        yield reselect(rows, count, recipe.seed if recipe.selection == "random" else None)
 
 
 def count_labels(rows: Rows) -> NDArray[np.int64]:

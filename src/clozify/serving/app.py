@@ -137,15 +137,19 @@ class PredictionService:
             job.dropped = not job.future.done() or job.future.cancelled()
 
     def _predictions(self, probabilities: NDArray[np.float64]) -> dict[str, Any]:
-        labels, decision = self.task.labels, self.model.decision
+        labels, groups, decision = self.task.labels, self.task.label_groups, self.model.decision
         predicted = decision.predict(probabilities)
         key, names = ("labels", decision.name_lists) if decision.multilabel else ("label", decision.names)
-        return {
-            "predictions": [
-                {key: name, "probabilities": dict(zip(labels, np.round(row, 6).tolist(), strict=True))}
-                for name, row in zip(names(predicted), probabilities, strict=True)
-            ]
-        }
+        predictions: list[dict[str, Any]] = [
+            {key: name, "probabilities": dict(zip(labels, row, strict=True))}
+            for name, row in zip(names(predicted), np.round(probabilities, 6).tolist(), strict=True)
+        ]
+        if groups is not None:
+            sums = np.round(groups.sum_columns(probabilities), 6).tolist()
+            for prediction, index, row in zip(predictions, predicted.tolist(), sums, strict=True):
+                prediction["group"] = groups.by_label[index]
+                prediction["group_probabilities"] = dict(zip(groups.names, row, strict=True))
+        return {"predictions": predictions}
 
     def health(self) -> Response:
         """Handle `GET /health`: 200 while the model answers, else 503; with the task's name, fields and labels."""

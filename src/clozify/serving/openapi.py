@@ -44,7 +44,7 @@ def openapi_schema(app: FastAPI, parser: RequestParser, task: Task, protected: b
         "summary": "Classify one text or several",
         "requestBody": {"required": True, **_content("application/json", parser.schema())},
         "responses": {
-            "200": _response("application/json", _predictions_schema(task.labels, task.multilabel)),
+            "200": _response("application/json", _predictions_schema(task)),
             **_errors(*[status for status in STATUSES if status not in never]),
         },
     }
@@ -73,25 +73,32 @@ def openapi_schema(app: FastAPI, parser: RequestParser, task: Task, protected: b
     return document
 
 
-def _predictions_schema(labels: list[str], multilabel: bool) -> dict[str, Any]:
-    probability = {"type": "number", "minimum": 0, "maximum": 1}
-    probabilities = {
-        "type": "object",
-        "properties": dict.fromkeys(labels, probability),
-        "required": labels,
-        "additionalProperties": False,
-    }
-    label: dict[str, Any] = {"type": "string", "enum": labels}
-    key, answer = ("labels", {"type": "array", "items": label}) if multilabel else ("label", label)
+def _predictions_schema(task: Task) -> dict[str, Any]:
+    label: dict[str, Any] = {"type": "string", "enum": task.labels}
+    levels = {"labels": {"type": "array", "items": label}} if task.multilabel else {"label": label}
+    probabilities = {"probabilities": _probabilities_schema(task.labels)}
+    if task.label_groups is not None:
+        levels["group"] = {"type": "string", "enum": task.label_groups.names}
+        probabilities["group_probabilities"] = _probabilities_schema(task.label_groups.names)
     prediction = {
         "type": "object",
-        "properties": {key: answer, "probabilities": probabilities},
-        "required": [key, "probabilities"],
+        "properties": levels | probabilities,
+        "required": [*levels, *probabilities],
     }
     return {
         "type": "object",
         "properties": {"predictions": {"type": "array", "items": prediction}},
         "required": ["predictions"],
+    }
+
+
+def _probabilities_schema(names: list[str]) -> dict[str, Any]:
+    probability = {"type": "number", "minimum": 0, "maximum": 1}
+    return {
+        "type": "object",
+        "properties": dict.fromkeys(names, probability),
+        "required": names,
+        "additionalProperties": False,
     }
 
 

@@ -27,6 +27,8 @@ from pydantic import (
 
 from clozify.config.groups import LabelGroups, group_problems
 from clozify.config.label_names import name_to_words, words_of_names
+from clozify.config.label_sets import SEPARATOR as SEPARATOR
+from clozify.config.label_sets import multilabel_problems
 from clozify.config.pattern import MASK, Pattern
 from clozify.config.toml import parse_toml
 from clozify.errors import TaskError, did_you_mean, quoted, unknown_names
@@ -34,7 +36,6 @@ from clozify.utils.atomic import atomic_write_text
 
 TaskSource: TypeAlias = "str | Path | Task | Mapping[str, Any]"  # a file, a shipped task's name, or the task itself
 SHIPPED = Path(__file__).parents[1] / "tasks"
-SEPARATOR = "|"
 LATER_ENTRIES = ("multilabel", "separator")  # not dumped where they have their defaults: hashes of tasks stay the same
 
 
@@ -207,7 +208,7 @@ class Task(BaseModel):
             for names in self.aliases
             if len(names) != len(self.labels) or len(set(names)) != len(names)
         ]
-        problems += self._multilabel_problems()
+        problems += multilabel_problems(self)
         for pattern in self.patterns:
             problems += Pattern(pattern).problems(self.fields)
         names = [verbalizer.name for verbalizer in self.verbalizers]
@@ -216,33 +217,6 @@ class Task(BaseModel):
         for verbalizer in self.verbalizers:
             problems += verbalizer.problems(self.labels)
         return problems + group_problems(self.labels, self.groups)
-
-    def _multilabel_problems(self) -> list[str]:
-        """The faults of the entries about several labels a row."""
-        problems = []
-        if not self.multilabel and self.separator != SEPARATOR:
-            problems.append("'separator' is for rows with several labels; add multilabel = true, or remove it.")
-        if not self.multilabel and self.metric == "micro-f1":
-            problems.append(
-                "The metric 'micro-f1' is for rows with several labels, where multilabel = true; with one label a row "
-                "it is the accuracy."
-            )
-        if not self.separator:
-            problems.append("'separator' is empty, so that labels could not be told apart; write one such as \"|\".")
-        names = {name for names in (self.labels, *self.aliases) for name in names}
-        if self.multilabel and self.separator and (clash := sorted(name for name in names if self.separator in name)):
-            problems.append(
-                f"The label {quoted(clash, 5)} contains the separator '{self.separator}', so that it would be read as "
-                "several; choose another 'separator'."
-            )
-        if self.multilabel and self.groups:
-            problems.append("[groups] is for tasks with one label a row, and multilabel = true; remove one of them.")
-        if self.multilabel and (clash := sorted({*self.labels} & {*self.fields})):
-            problems.append(
-                f"{quoted(clash, 5)} is both a label and a field, so that a column of that name could be either; "
-                "rename one."
-            )
-        return problems
 
     def to_toml(self) -> str:
         """The task as TOML text; `parse_task` reads it back."""

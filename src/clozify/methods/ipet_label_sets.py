@@ -13,15 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit
 
+from clozify.config.recipe import IPet
 from clozify.data.decision import Decision
 from clozify.methods.ensemble import Ensemble
-from clozify.methods.ipet import CHUNK_SIZE, Selection, TopRows
+from clozify.methods.ipet import CHUNK_SIZE, Selection, TopRows, counts_to_draw
 
 
 def label_set_counts(targets: NDArray[Any]) -> NDArray[np.int64]:
     """c_0: the rows of T with each label and, last, those without any; from (rows, labels): (labels + 1,)."""
     counts: NDArray[np.int64] = np.append(targets.sum(axis=0), (~targets.any(axis=1)).sum()).astype(np.int64)
     return counts
+
+
+def set_counts_to_draw(
+    targets: NDArray[Any], generation: int, unlabeled_rows: int, settings: IPet
+) -> tuple[NDArray[np.int64], bool]:
+    """How many rows to draw for each label and, last, without any, and whether there are too few unlabelled rows.
+
+    A row counts for each of its labels; none is drawn for labels without rows in T, which no teacher has seen.
+    """
+    label_counts = label_set_counts(targets)
+    available = int(unlabeled_rows * label_counts.sum() / len(targets))
+    counts, capped = counts_to_draw(label_counts, generation, available, settings)
+    return np.where(label_counts > 0, counts, 0), capped
 
 
 def select_label_sets(

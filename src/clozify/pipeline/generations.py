@@ -26,7 +26,7 @@ from clozify.methods.ipet import (
     is_better,
     select_training_rows,
 )
-from clozify.methods.ipet_label_sets import label_set_counts, select_label_sets
+from clozify.methods.ipet_label_sets import select_label_sets, set_counts_to_draw
 from clozify.pipeline.members import DrawnRows, ZeroPoints, evaluate_members, first_generation, train_members
 from clozify.pipeline.run import Run
 from clozify.pipeline.untrained import untrained_members
@@ -127,14 +127,13 @@ def _select_rows(
     """The unlabelled rows that each member of a generation is trained on besides T."""
     plan, settings, labels = run.plan, run.plan.recipe.ipet, run.plan.task.labels
     assert plan.unlabeled is not None
-    available = len(plan.unlabeled)
-    if decision.multilabel:  # a row counts for each of its labels
-        label_counts = label_set_counts(plan.labeled.label_matrix)
-        available = int(available * label_counts.sum() / len(plan.labeled))
+    if decision.multilabel:
+        counts, capped = set_counts_to_draw(plan.labeled.label_matrix, index, len(plan.unlabeled), settings)
+        label_counts = np.ones(len(labels), dtype=np.int64)  # none is drawn for labels without rows, so no warning is needed
     else:
         label_counts = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
-    counts, capped = counts_to_draw(label_counts, index, available, settings)
-    if len(plan.labeled) and not label_counts.all() and not decision.multilabel:
+        counts, capped = counts_to_draw(label_counts, index, len(plan.unlabeled), settings)
+    if len(plan.labeled) and not label_counts.all():
         missing = [label for label, count in zip(labels, label_counts, strict=True) if not count]
         run.context.warn(
             f"{len(missing)} of {len(labels)} labels have no labelled row ({quoted(missing, 3)}): iPET draws "

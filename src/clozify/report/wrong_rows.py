@@ -91,7 +91,7 @@ def _errors(
         wrong: NDArray[np.bool_] = np.not_equal(predicted, truth)
         return wrong, probabilities.max(axis=-1)
     errors = np.where(predicted != truth, np.where(predicted == 1, probabilities, 1 - probabilities), 0.0)
-    return errors.any(axis=-1), errors.max(axis=-1)
+    return np.asarray(errors.any(axis=-1)), errors.max(axis=-1)
 
 
 def _test_scores(run: RunRecord) -> Ensemble | None:

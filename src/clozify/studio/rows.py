@@ -159,8 +159,8 @@ class ProjectRows:
         labels = self._labels_of_file(draft, tuple(names)).copy()
         for row, label in self.labels.items():
             if draft.multilabel:
-                given = split_cell(label, draft.separator)
-                labels[row] = NO_LABEL if given is None else [name in given for name in names]
+                row_names = split_cell(label, draft.separator)
+                labels[row] = NO_LABEL if row_names is None else [name in row_names for name in names]
             elif label is None or label in names:
                 labels[row] = NO_LABEL if label is None else names.index(label)
         return labels if indices is None else labels[indices]
@@ -182,10 +182,10 @@ class ProjectRows:
 
     def other_labels(self, draft: TaskDraft) -> list[str]:
         """The user's labels of loaded rows that the draft does not have (any more)."""
-        given = [label for label in self.labels.values() if label is not None]
+        user_labels = [label for label in self.labels.values() if label is not None]
         if draft.multilabel:
-            given = [name for label in given for name in split_cell(label, draft.separator) or []]
-        return sorted({label for label in given if label not in draft.labels})
+            user_labels = [name for label in user_labels for name in split_cell(label, draft.separator) or []]
+        return sorted({label for label in user_labels if label not in draft.labels})
 
     def labeled(self, draft: TaskDraft, examples: int = 0, seed: int | None = None) -> list[int]:
         """Indices of the rows that have a label, or of as many as `few_shot` selects for `examples`."""

@@ -5,9 +5,12 @@ import pandas as pd
 import pytest
 
 from clozify.config.task import load_task
+from clozify.data.few_shot import few_shot, reselect
 from clozify.data.in_memory import load_rows
-from clozify.data.rows import Rows, few_shot, read_rows
+from clozify.data.rows import Rows, read_rows
+from clozify.data.task_labels import load_task as load_named_task
 from clozify.errors import DataError, TaskError
+from clozify.inference.init_task import init_task
 
 TASK = {
     "fields": ["text"],
@@ -86,7 +89,7 @@ def test_rows_that_were_sent_to_another_machine_keep_their_labels(task):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("text,label\nq,a|bb\n", "has the label 'bb', which the task does not know (did you mean 'b'?)"),
+        ("text,label\nq,a|bb\n", "has the label 'bb' (did you mean 'b'?), which the task does not know"),
         ("text,a,b\nq,1,0\n", "lacks the label column 'label' and, of one column of 0 and 1 for each label, 'c'"),
         ("text,a,b,c\nq,1,2,0\nr,1,,0\n", "lacks 0, 1, true or false in each label's column in row 1 and 1 more"),
     ],
@@ -109,8 +112,23 @@ def test_a_few_examples_count_for_each_of_their_labels(task):
     rows = load_rows(list("qrstuvwx"), task, labels=labels)
     chosen = few_shot(rows, 6)
     assert chosen.texts("text") == list("qrstuvw")  # two of each label, and of six rows with labels two without
-    with pytest.raises(DataError, match="has 2 rows with the label 'c', but 9 examples over 3 labels need 3"):
-        few_shot(rows, 9)
+    assert reselect(rows, len(chosen)).texts("text") == chosen.texts("text")
+    assert "c (2 of 3)" in few_shot(rows, 9).warnings[0]
+
+
+def test_names_of_labels_are_read_from_cells_with_several(tmp_path):
+    content = {name: value for name, value in TASK.items() if name != "labels"}
+    path = write(tmp_path / "x.csv", "text,label\nq,a|b\nr,\ns,c\n")
+    assert load_named_task(content, path).labels == ["a", "b", "c"]
+
+
+def test_a_task_file_for_cells_with_several_labels_says_so(tmp_path):
+    cells = ["sports|politics", "sports", "", "politics", "music", "music|sports"] * 4
+    lines = [f"the text number {n} of all,{cell}" for n, cell in enumerate(cells)]
+    path = write(tmp_path / "x.csv", "text,labels\n" + "\n".join(lines))
+    task = init_task(path).task
+    assert (task.multilabel, task.metric, task.labels) == (True, "micro-f1", ["music", "politics", "sports"])
+    assert read_rows(path, task).label_matrix[:2].tolist() == [[0, 1, 1], [0, 0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +139,7 @@ def test_a_few_examples_count_for_each_of_their_labels(task):
         ({"multilabel": False, "separator": ";"}, "add multilabel = true"),
         ({"multilabel": False, "metric": "micro-f1"}, "is for rows with several labels"),
         ({"fields": ["text", "a"]}, "is both a label and a field"),
+        ({"groups": {"x": ["a", "b"]}}, "is for tasks with one label a row"),
     ],
 )
 def test_faults_of_the_task_are_reported(entries, message):

@@ -10,8 +10,7 @@ import torch
 from clozify.config.recipe import IPet
 from clozify.data.decision import Decision
 from clozify.methods.distill import soft_labels
-from clozify.methods.ipet import counts_to_draw
-from clozify.methods.ipet_label_sets import label_set_counts, select_label_sets
+from clozify.methods.ipet_label_sets import label_set_counts, select_label_sets, set_counts_to_draw
 from clozify.methods.multilabel import (
     best_f1_threshold,
     best_metric,
@@ -167,7 +166,7 @@ def test_ipet_draws_rows_with_the_teachers_labels_and_rows_without_any():
     decision = Decision(["a", "b", "c"], (0.5, 0.5, 0.5))
     targets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]])
     assert label_set_counts(targets).tolist() == [2, 1, 0, 1]
-    counts, capped = counts_to_draw(label_set_counts(targets), 2, 400, IPet(d=3))
+    counts, capped = set_counts_to_draw(targets, 2, 400, IPet(d=3))
     assert (counts.tolist(), capped) == ([16, 8, 0, 8], False)
     selection = select_label_sets(scores, counts, decision, np.random.default_rng(0))
     assert (selection.labels == decision.predict(decision.probabilities(scores[selection.rows]))).all()

@@ -119,7 +119,8 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
     if recipe.adapter.method != "none":
         frozen = 0.0  # adapters are small already
     steps = conditions.steps(25, 400, recipe.finetune_without_lm.rows_per_step)
-    distill_steps = min(400, max(80, 40 + 4 * conditions.labels))
+    fewest, most = (200, 800) if conditions.many_labels else (40, 400)
+    distill_steps = min(most, max(80, fewest + 4 * conditions.labels))
     member = {
         "max_steps": steps,
         "warmup_steps": steps // 10,

@@ -129,7 +129,9 @@ def _select_rows(
     assert plan.unlabeled is not None
     if decision.multilabel:
         counts, capped = set_counts_to_draw(plan.labeled.label_matrix, index, len(plan.unlabeled), settings)
-        label_counts = np.ones(len(labels), dtype=np.int64)  # none is drawn for labels without rows, so no warning is needed
+        label_counts = np.ones(
+            len(labels), dtype=np.int64
+        )  # none is drawn for labels without rows, so no warning is needed
     else:
         label_counts = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
         counts, capped = counts_to_draw(label_counts, index, len(plan.unlabeled), settings)

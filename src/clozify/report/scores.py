@@ -220,8 +220,8 @@ def pattern_scores(run: RunRecord) -> list[PatternScore]:
             score = replace(score, before_on_labelled=on_labeled[index])
         if unsupervised:
             score = replace(score, before=unsupervised.pairs[index].main)
-        if trained:
-            each = [_main(member) for member in trained.each if member.pair == pair.name]
+        each = [_main(member) for member in trained.each if member.pair == pair.name] if trained else []
+        if each:  # `max_pairs` may have left the pair out
             score = replace(score, after=float(np.mean(each)), low=min(each), high=max(each))
         scores.append(score)
     return scores

@@ -174,6 +174,18 @@ def test_a_pattern_that_agrees_with_no_other_is_pointed_out(tmp_path):
     assert agreement.means[2] < min(agreement.means[n] for n in (0, 1, 3))
 
 
+def test_a_pattern_that_max_pairs_left_out_is_shown_as_not_trained(tmp_path):
+    made(tmp_path, pairs=3)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    metrics["members"]["each"] = metrics["members"]["each"][1:]  # p1 has no member
+    ensemble = json.loads((tmp_path / "ensemble.json").read_text())
+    ensemble["weights"] = ensemble["weights"][1:]
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    (tmp_path / "ensemble.json").write_text(json.dumps(ensemble))
+    page = write_report(tmp_path)[0].read_text()
+    assert page.count("not trained") == 1
+
+
 def test_without_a_test_set_the_page_says_so_and_shows_the_rest(tmp_path):
     page = report_page(collect_findings(made(tmp_path, tested=False)))
     assert "The run had no test rows" in page

@@ -272,3 +272,15 @@ def test_an_export_carries_the_thresholds(run, files):
     original = clozify.load_run(files / "run", precision="float32")
     assert exported.decision == original.decision
     np.testing.assert_allclose(exported.predict(texts).probabilities, original.predict(texts).probabilities, atol=1e-4)
+
+
+def test_a_new_head_starts_from_the_labels_frequencies(files, tiny_folder):
+    """From 0.5 for each label, rare labels would take hundreds of steps."""
+    from clozify.config.recipe import load_recipe
+    from clozify.models.classifier import new_classifier
+
+    task = clozify.load_task(files / "task.toml")
+    classifier = new_classifier(str(tiny_folder("roberta")), task, load_recipe("quick"), "cpu")
+    classifier.start_from(np.array([0.5, 0.01, 0.2]))
+    bias = classifier.model.classifier.out_proj.bias.detach().numpy()
+    np.testing.assert_allclose(1 / (1 + np.exp(-bias)), [0.5, 0.01, 0.2], rtol=1e-5)

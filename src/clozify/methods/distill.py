@@ -34,6 +34,8 @@ def distill(
     """Train the classifier in place on soft labels, `targets`, (rows, labels); returns the losses."""
     settings = setup.settings
     assert isinstance(settings, Distill)
+    if classifier.task.multilabel:
+        classifier.start_from(targets.mean(axis=0))
     batches = cycle_batches(len(unlabeled), settings.rows_per_step, setup.rng)
     scale = settings.temperature**2 if settings.scale_by_squared_temperature else 1.0
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozify.methods._classifier import train_classifier
+from clozify.methods.multilabel import label_frequencies
 from clozify.models.classifier import Classifier
 from clozify.prompts.encode import Batch, EncodedRows
 from clozify.training.loop import TrainingSetup, class_weights, cycle_batches
@@ -22,6 +23,8 @@ def supervised(classifier: Classifier, labeled: EncodedRows, labels: NDArray[Any
     With several labels a row, `labels` is a matrix of 0 and 1, and the loss a binary cross-entropy.
     """
     is_matrix = labels.ndim == 2
+    if is_matrix:
+        classifier.start_from(label_frequencies(labels))
     batches = cycle_batches(len(labeled), setup.settings.rows_per_step, setup.rng)
     weights = class_weights(labels, len(classifier.task.labels)).to(classifier.device) if setup.balance else None
 

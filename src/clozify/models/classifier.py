@@ -97,6 +97,16 @@ class Classifier(Encoder):
         order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self.device)
         return torch.cat(logits)[order]
 
+    def start_from(self, probabilities: NDArray[Any]) -> None:
+        """Let a new head answer with these probabilities, (labels,), of several labels a row: its bias is their logit.
+
+        From a probability of 0.5 for each label, rare ones would take hundreds of steps to get there.
+        """
+        outputs = [m for m in self.model.modules() if isinstance(m, nn.Linear) and m.out_features == len(probabilities)]
+        if outputs and outputs[-1].bias is not None:
+            bias = torch.logit(torch.as_tensor(probabilities, dtype=torch.float32), eps=1e-3)
+            outputs[-1].bias.data.copy_(bias)
+
     def capturable_step(
         self,
         next_batch: Callable[[], tuple[Batch, dict[str, NDArray[Any]]]],

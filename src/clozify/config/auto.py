@@ -95,7 +95,9 @@ def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
 def _fit_multilabel(recipe: Recipe) -> Recipe:
     """For several labels a row: batches with labels as frequent as in T, and soft labels at temperature 1."""
     member = recipe.finetune_without_lm.model_copy(update={"balanced_batches": False, "contrastive": 0.0})
-    distill = recipe.distill.model_copy(update={"temperature": 1.0})
+    steps = min(1000, 2 * recipe.distill.max_steps)
+    changes = {"temperature": 1.0, "head_learning_rate": 3e-3, "max_steps": steps, "warmup_steps": steps // 10}
+    distill = recipe.distill.model_copy(update=changes)
     return recipe.model_copy(update={"finetune_without_lm": member, "distill": distill})
 
 

@@ -134,6 +134,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
 
     datasets.config.HF_DATASETS_CACHE = str(folder / "cache")
     from clozify.config.task import parse_task
+    from clozify.data.decision import Decision
     from clozify.executors.local import LocalExecutor
     from clozify.methods import score
     from clozify.methods.ipet import counts_to_draw, select_training_rows
@@ -172,7 +173,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
         bench = start(plan, run_folder)
         with memory.stage("members"):
             members = train_members(bench, first_generation(plan, [1.0] * count))
-        weights = [1.0] * len(members)
+        weights, decision = [1.0] * len(members), Decision(plan.task.labels)
         with memory.stage("draw"):
             unlabeled_rows = {n: member.unlabeled_scores() for n, member in enumerate(members)}
             wanted, _ = counts_to_draw(np.array([10, 10]), 3, len(plan.unlabeled or []), plan.recipe.ipet)
@@ -180,9 +181,9 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
                 unlabeled_rows, weights, wanted, plan.recipe.ipet, np.arange(count), np.random.default_rng(0), False
             )
         with memory.stage("labels"):
-            soft = write_soft_labels(bench, members, weights)
+            soft = write_soft_labels(bench, members, weights, decision)
         with memory.stage("classifier"):
-            train_classifier(bench, Distillation(soft))
+            train_classifier(bench, Distillation(soft), decision)
         disk = sum(file.stat().st_size for file in (folder / "run").rglob("*") if file.is_file()) / 2**20
     return {"stages": memory.stages, "passed": time.monotonic() - began, "mapped": memory.mapped, "disk": disk}
 

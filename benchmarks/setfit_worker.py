@@ -76,6 +76,13 @@ def epochs_for(labels: list[int], batch_size: int, least_steps: int) -> int:
     return max(1, -(-least_steps // steps))
 
 
+def f1(truth: list[list[int]], predicted: list[list[int]], name: str) -> float:
+    """Micro- or macro-F1 of several labels a row."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(truth, predicted, average=name.removesuffix("_f1"), zero_division=0))
+
+
 def main(job: dict[str, Any]) -> dict[str, Any]:
     """Train on the job's rows and measure on its test rows."""
     import sentence_transformers
@@ -86,7 +93,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
     work, settings = Path(job["folder"]), dict(job["settings"])
     train, test = read_rows(job["labeled"]), read_rows(job["test"])
-    if job["least_steps"]:
+    if job["least_steps"]:  # of one label a row
         settings["num_epochs"] = epochs_for(train["label"], settings.get("batch_size", 16), job["least_steps"])
     arguments = setfit.TrainingArguments(
         output_dir=str(work / "checkpoints"),
@@ -98,19 +105,24 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     )
     began = time.perf_counter()
     make_body(job["model"], job["max_length"], work / "body")
-    model = setfit.SetFitModel.from_pretrained(str(work / "body"))
+    strategy = job.get("multi_target_strategy")  # for several labels a row, each row's labels being 0 and 1
+    model = setfit.SetFitModel.from_pretrained(
+        str(work / "body"), **({"multi_target_strategy": strategy} if strategy else {})
+    )
     trainer = setfit.Trainer(model=model, args=arguments, train_dataset=Dataset.from_dict(train))
     trainer.train()
     model.save_pretrained(str(work / "model"))
     seconds = time.perf_counter() - began
 
-    def predict(count: int) -> list[int]:
-        return [int(label) for label in model.predict(test["text"][:count], show_progress_bar=False)]
+    def predict(count: int) -> list[Any]:
+        return [label.tolist() for label in model.predict(test["text"][:count], show_progress_bar=False)]
 
     speed = rows_per_second(predict, len(test["text"]))
-    right = [result == label for result, label in zip(predict(len(test["text"])), test["label"], strict=True)]
+    predicted = predict(len(test["text"]))
+    right = [result == label for result, label in zip(predicted, test["label"], strict=True)]
     return {
         "accuracy": sum(right) / len(right),
+        **({name: f1(test["label"], predicted, name) for name in ("micro_f1", "macro_f1")} if strategy else {}),
         "training_seconds": seconds,
         "rows_per_second": speed,
         **peak_mib(),

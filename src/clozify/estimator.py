@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -18,16 +19,25 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from clozify import __version__
 from clozify.config.recipe import Recipe
-from clozify.config.task import Task, TaskSource, build_task, has_labels, load_task, read_task
-from clozify.data.in_memory import InputError, encode_labels, extract_columns, label_texts, make_rows
+from clozify.config.task import SEPARATOR, Task, TaskSource, build_task, has_labels, load_task, read_task
+from clozify.data.in_memory import (
+    InputError,
+    encode_label_sets,
+    encode_labels,
+    extract_columns,
+    label_set_names,
+    label_texts,
+    make_rows,
+)
 from clozify.data.rows import Rows
 from clozify.data.task_labels import sorted_labels
-from clozify.errors import DataError, RunError, quoted
+from clozify.errors import ClozifyError, DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
 from clozify.inference.training import train
 from clozify.runs.folder import RunFolder
@@ -54,7 +64,8 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes after `fit`:
 
-    - `classes_`: all of the task's labels, sorted, of the type that `y` had.
+    - `classes_`: all of the task's labels, sorted, of the type that `y` had; where rows may have several, in the
+      task's order.
     - `task_`: the `Task`.
     - `metrics_`: the run's `Metrics`.
     - `n_features_in_`: the number of fields.
@@ -90,6 +101,8 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.string = tags.input_tags.one_d_array = tags.input_tags.dict = True
         tags.input_tags.two_d_array = False  # means one of numbers; columns of text are accepted
+        with suppress(ClozifyError):  # a task that cannot be read is reported by fit
+            tags.classifier_tags.multi_label = tags.target_tags.two_d_labels = load_task(self.task).multilabel
         return tags
 
     def fit(self, X: Any, y: Any, unlabeled: Any = None) -> Self:  # noqa: N803
@@ -97,11 +110,17 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         `X` is a list of texts for a task with one field; for any task a DataFrame, a list of dicts, or a 2-D array of
         texts with columns in the order of the task's fields. `y` holds the task's labels, numbers that read like them,
-        or aliases.
+        or aliases. Where rows may have several labels, `y` is a matrix of 0 and 1 with a column for each label in the
+        task's order (a DataFrame's columns may be in any), a list of lists of labels, or texts such as `a|b`.
         """
         task = _load_task(self.task, y)
         columns = extract_columns(X, task, "X")
-        names, classes, class_indices = encode_labels(y, task)
+        names: Sequence[str | None]
+        if task.multilabel:
+            names = encode_label_sets(y, task)
+            classes, class_indices = np.array(task.labels), np.arange(len(task.labels))
+        else:
+            names, classes, class_indices = encode_labels(y, task)
         if len(names) != (count := len(next(iter(columns.values())))):
             raise InputError(f"X has {count} rows, but y has {len(names)} labels; each row needs one.")
         unlabeled = self.unlabeled if unlabeled is None else unlabeled
@@ -168,14 +187,24 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return run.probabilities(rows)[:, self._class_indices]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
-        """Each row's most probable label, of the type that `y` had."""
+        """Each row's most probable label, of the type that `y` had.
+
+        Where rows may have several labels, a matrix of 0 and 1, (rows, labels), with a column for each of `classes_`.
+        """
         probabilities = self.predict_proba(X)
+        if self.task_.multilabel:
+            return self._fitted.run.decision.predict(probabilities).astype(np.int64)
         predicted: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
         return predicted
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """Accuracy: the share of rows whose label is predicted."""
+        """Accuracy: the share of rows whose label is predicted; of several labels, all of them."""
         check_is_fitted(self)
+        if self.task_.multilabel:
+            cells = encode_label_sets(y, self.task_)
+            columns: dict[str, list[Any]] = dict.fromkeys(self.task_.fields, [""] * len(cells))
+            truth = make_rows(columns | {self.task_.label: cells}, self.task_, "y").label_matrix
+            return float(accuracy_score(truth, self.predict(X), sample_weight=sample_weight))
         classes = self.classes_.tolist()
         if unknown := sorted({str(value) for value in column_or_1d(y).tolist() if value not in classes}):
             raise InputError(
@@ -271,6 +300,8 @@ def _load_task(task: TaskSource, y: Any) -> Task:
     content, source = read_task(task)
     if isinstance(task, Task) or has_labels(content):
         return load_task(task).model_copy()  # a `Task` caches properties, but fit must not alter a parameter
+    if content.get("multilabel") is True:
+        return build_task(content, source, sorted_labels(label_set_names(y, str(content.get("separator", SEPARATOR)))))
     return build_task(content, source, sorted_labels(set(label_texts(y)[1])))
 
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 DENSE_LABELS = 100  # with more labels, the confused labels are listed instead of a matrix of all
 
 
 class BasicMetrics(BaseModel):
-    """The metrics that a task may name."""
+    """The metrics that a task may name; with several labels a row, `accuracy` is the exact match of all of them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     accuracy: float
     macro_f1: float
+    micro_f1: float | None = None  # with several labels a row alone
+
+    @property
+    def main(self) -> float:
+        """The accuracy or, with several labels a row, micro-F1."""
+        return self.accuracy if self.micro_f1 is None else self.micro_f1
+
+    @model_serializer(mode="wrap")
+    def _without_micro_f1(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = serialize(self)
+        return {name: value for name, value in content.items() if name != "micro_f1" or value is not None}
 
 
 class LabelMetrics(BaseModel):
@@ -49,7 +60,7 @@ class Evaluation(BasicMetrics):
 
     calibration_error: float
     labels: dict[str, LabelMetrics]
-    confusion: list[list[int]] | None = None  # [true label][predicted label]
+    confusion: list[list[int]] | None = None  # [true label][predicted label]; None with several labels a row
     confused: list[tuple[str, str, int]] | None = None  # true label, predicted label, rows; most rows first
     groups: GroupMetrics | None = None
 
@@ -78,6 +89,26 @@ def macro_f1(truth: NDArray[np.integer], predicted: NDArray[np.integer], labels:
     return float(f1_score(truth, predicted, labels=range(labels), average="macro", zero_division=0))
 
 
+def micro_f1(truth: NDArray[np.integer], predicted: NDArray[np.integer]) -> float:
+    """F1 of all decisions together, of several labels a row: (rows, labels) twice."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(truth, predicted, average="micro", zero_division=0))
+
+
+def mean_micro_f1(metrics: Sequence[Any]) -> float | None:
+    """The mean micro-F1 of metrics with that field; None with one label a row."""
+    values = [value for each in metrics if (value := each.micro_f1) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def average_precision(truth: NDArray[np.integer], scores: NDArray[np.floating]) -> float:
+    """The area under the curve of precision and recall of all decisions together; 0 where no row has a label."""
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(truth, scores, average="micro")) if truth.any() else 0.0
+
+
 def wilson_interval(accuracy: float, rows: int) -> tuple[float, float]:
     """The 95% confidence interval of an accuracy that was measured on `rows` rows, by Wilson's formula.
 
@@ -91,8 +122,12 @@ def wilson_interval(accuracy: float, rows: int) -> tuple[float, float]:
 
 
 def basic_metrics(truth: NDArray[np.integer], predicted: NDArray[np.integer], labels: int) -> BasicMetrics:
-    """Accuracy and macro-F1."""
-    return BasicMetrics(accuracy=accuracy(truth, predicted), macro_f1=macro_f1(truth, predicted, labels))
+    """Accuracy and macro-F1; also micro-F1 of several labels a row, whose truth and predictions are (rows, labels)."""
+    return BasicMetrics(
+        accuracy=accuracy(truth, predicted),
+        macro_f1=macro_f1(truth, predicted, labels),
+        micro_f1=micro_f1(truth, predicted) if truth.ndim == 2 else None,
+    )
 
 
 def detailed_metrics(
@@ -100,20 +135,26 @@ def detailed_metrics(
     probabilities: NDArray[np.floating],
     names: Sequence[str],
     groups: Grouping | None = None,
+    predicted: NDArray[np.integer] | None = None,
 ) -> Evaluation:
-    """All metrics of one classifier's predictions; probabilities are (rows, labels)."""
+    """All metrics of one classifier's predictions; probabilities are (rows, labels).
+
+    The most probable label is predicted; with several labels a row, `predicted` is a matrix of 0 and 1 as `truth` is.
+    """
     from sklearn.metrics import confusion_matrix
 
-    predicted = probabilities.argmax(axis=-1)
+    predicted = probabilities.argmax(axis=-1) if predicted is None else predicted
+    one_label = truth.ndim == 1
     is_dense = len(names) <= DENSE_LABELS
     return Evaluation(
-        accuracy=accuracy(truth, predicted),
-        macro_f1=macro_f1(truth, predicted, len(names)),
+        **basic_metrics(truth, predicted, len(names)).model_dump(),
         calibration_error=calibration_error(truth, probabilities),
         labels=_label_metrics(truth, predicted, names),
-        confusion=confusion_matrix(truth, predicted, labels=range(len(names))).tolist() if is_dense else None,
-        confused=None if is_dense else confused_labels(truth, predicted, names),
-        groups=None if groups is None else group_metrics(truth, predicted, groups),
+        confusion=confusion_matrix(truth, predicted, labels=range(len(names))).tolist()
+        if is_dense and one_label
+        else None,
+        confused=None if is_dense or not one_label else confused_labels(truth, predicted, names),
+        groups=None if groups is None or not one_label else group_metrics(truth, predicted, groups),
     )
 
 
@@ -153,9 +194,14 @@ def group_metrics(truth: NDArray[np.integer], predicted: NDArray[np.integer], gr
 
 
 def calibration_error(truth: NDArray[np.integer], probabilities: NDArray[np.floating], bins: int = 10) -> float:
-    """The expected calibration error: the mean over rows of |accuracy - confidence| of the row's bin of confidence."""
-    confidence = probabilities.max(axis=-1)  # (rows,)
-    correct = probabilities.argmax(axis=-1) == truth
+    """The expected calibration error: the mean over rows of |accuracy - confidence| of the row's bin of confidence.
+
+    With several labels a row, every probability of a label is compared with how often the label is there.
+    """
+    if truth.ndim == 2:
+        confidence, correct = probabilities.ravel(), truth.ravel() == 1
+    else:
+        confidence, correct = probabilities.max(axis=-1), probabilities.argmax(axis=-1) == truth  # (rows,)
     bin_indices = np.minimum((confidence * bins).astype(int), bins - 1)
     error = 0.0
     for index in range(bins):

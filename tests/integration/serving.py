@@ -12,6 +12,7 @@ import torch
 
 from clozify.config.recipe import load_recipe
 from clozify.config.task import parse_task
+from clozify.data.decision import Decision
 from clozify.models.classifier import new_classifier
 from clozify.serving.app import PredictionService
 from clozify.serving.requests import Limits
@@ -36,6 +37,7 @@ class Slow:
 
     def __init__(self, task):
         self.task, self.gate, self.scored = parse_task(task), threading.Event(), []
+        self.decision = Decision(self.task.labels)
 
     def scores(self, texts):
         assert self.gate.wait(20)

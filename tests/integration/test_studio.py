@@ -330,6 +330,23 @@ def test_streamlit_draws_the_page(project, monkeypatch):
     assert project.data.labels == {first: "2"}
 
 
+def test_several_labels_can_be_given_to_a_row_or_none_of_them(project, monkeypatch):
+    testing = pytest.importorskip("streamlit.testing.v1")
+    monkeypatch.setattr(server, "_project", project)
+    page = testing.AppTest.from_file(Path(server.__file__).with_name("streamlit_app.py"), default_timeout=20).run()
+    (several,) = [box for box in page.checkbox if box.label.startswith("A row may have several labels")]
+    several.set_value(True).run()
+    assert not page.exception
+    assert project.draft.multilabel
+    assert 'id="answers"' in " ".join(element.proto.body for element in page.get("html"))
+    first, second, *_ = project.data.shown
+    page.multiselect(key=f"labels of row 1 {first} #0").set_value(["1", "2"]).run()
+    page.multiselect(key=f"labels of row 1 {second} #0").set_value(["(none of them)"]).run()
+    assert not page.exception
+    assert project.data.labels == {first: "1|2", second: ""}
+    assert project.data.label_indices(project.draft, [first, second]).tolist() == [[1, 1], [0, 0]]
+
+
 def test_a_second_window_shows_what_the_first_has_done_and_does_not_undo_it(project, monkeypatch):
     testing = pytest.importorskip("streamlit.testing.v1")
     monkeypatch.setattr(server, "_project", project)

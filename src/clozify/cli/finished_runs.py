@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -73,9 +74,8 @@ def _print_predictions(predictions: clozify.Predictions, with_text: bool, top: i
     texts = {field: predictions.rows.texts(field) for field in (task.fields if with_text else [])}
     order = None if top is None else top_labels(predictions.probabilities, top)
     sums = predictions.group_probabilities
-    for index, (row_id, label, row) in enumerate(
-        zip(predictions.ids, predictions.labels, predictions.probabilities, strict=True)
-    ):
+    answers: Sequence[str | list[str]] = predictions.label_sets if task.multilabel else predictions.labels
+    for index, (row_id, label, row) in enumerate(zip(predictions.ids, answers, predictions.probabilities, strict=True)):
         content = {"id": row_id, **{field: values[index] for field, values in texts.items()}, "prediction": label}
         shown = range(len(row)) if order is None else order[index]
         content["probabilities"] = {labels[i]: round(float(row[i]), 6) for i in shown}

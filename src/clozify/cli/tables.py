@@ -77,8 +77,8 @@ def show_init(console: Console, result: InitResult) -> None:
 def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
     """Print the accuracy of each pair and of the ensemble; without labels, the first predictions."""
     if result.accuracy is not None and result.macro_f1 is not None:
-        table = metrics_table("pattern")
-        scores = result.accuracy, result.macro_f1
+        table = metrics_table("pattern", with_micro_f1=result.micro_f1 is not None)
+        scores = [result.accuracy, result.macro_f1, *([] if result.micro_f1 is None else [result.micro_f1])]
         for pair, *values in zip(result.task.pairs, *(score.patterns for score in scores), strict=True):
             name = pair.pattern.text + (f"  ({pair.verbalizer.name})" if pair.verbalizer.name else "")
             table.add_row(Text(name), *map(percent, values))
@@ -99,7 +99,7 @@ def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
 
 def _label_counts(result: ZeroShotResult) -> str:
     """How often each label is predicted; of many labels, the most frequent ones and those that never are."""
-    counts = Counter(result.labels)
+    counts = Counter(result.label_counts)
     if len(result.task.labels) <= MANY_LABELS:
         return ", ".join(f"{label} {counts[label]:,}" for label in result.task.labels)
     frequent = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(MAX_NAMES))
@@ -115,7 +115,8 @@ def _show_predictions(console: Console, result: ZeroShotResult) -> None:
     texts = [result.rows.texts(field, 0, count) for field in result.task.fields]
     table = Table("id", "text", "prediction", "probability", box=None, pad_edge=False)
     for row_id, row, *fields in zip(result.rows.ids(0, count), probabilities, *texts, strict=True):
-        text, label = " ".join(filter(None, fields))[:60], result.task.labels[row.argmax()]
+        text = " ".join(filter(None, fields))[:60]
+        (label,) = result.scores.decision.names(result.scores.decision.predict(row[None]))
         table.add_row(Text(str(row_id)), Text(text), Text(label), percent(float(row.max())))
     console.print(table)
     if len(result.rows) > count:
@@ -203,9 +204,12 @@ def show_evaluation(console: Console, result: EvaluationResult) -> None:
     console.print(table)
     if len(shown) < len(result.labels):
         console.print(Text(f"... the {len(shown)} of {len(result.labels)} labels with the lowest F1; --json has all."))
+    name = "Accuracy"
+    if result.micro_f1 is not None:
+        name = f"Micro-F1 {percent(result.micro_f1)}, exact match"
     console.print(
         Text(
-            f"Accuracy {percent(result.accuracy)}, macro-F1 {percent(result.macro_f1)}, calibration error "
+            f"{name} {percent(result.accuracy)}, macro-F1 {percent(result.macro_f1)}, calibration error "
             f"{percent(result.calibration_error)}, on {result.rows:,} rows."
         )
     )
@@ -220,6 +224,8 @@ def show_plan(console: Console, cost: CostEstimate) -> None:
             f"{cost.members} members: {cost.steps_a_member:,} fine-tuning steps and "
             f"{cost.rows_to_score_a_member:,} rows to score for each."
         )
+    if cost.threshold_models:
+        console.print(f"{cost.threshold_models} models more, each without a part of the labelled rows, for thresholds.")
     if cost.rows_to_augment:
         console.print(f"{cost.rows_to_augment:,} texts to augment.")
     if cost.classifiers:

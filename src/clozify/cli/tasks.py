@@ -130,12 +130,15 @@ def zero_shot(
     labels_from: LabelsFromOption = None,
     mapping: MapOption = None,
     max_length: LengthOption = 256,
+    labels_a_row: Annotated[
+        float, typer.Option(help="How many labels a row has on average, where the task has multilabel = true.")
+    ] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """Predict rows without training; if they have labels, print each pattern's accuracy."""
     column_mapping = parse_mapping(mapping)
     loaded_task = clozify.load_task(task, labels_from, column_mapping)
-    result = clozify.zero_shot(loaded_task, data, model, output, calibrate, column_mapping, max_length)
+    result = clozify.zero_shot(loaded_task, data, model, output, calibrate, column_mapping, max_length, labels_a_row)
     if as_json:
         print_json(result.to_json())
         return

@@ -38,6 +38,7 @@ class Conditions:
     labeled: int  # rows
     unlabeled: int  # rows
     method: str
+    multilabel: bool = False
 
     @property
     def learning_rate(self) -> float:
@@ -47,12 +48,13 @@ class Conditions:
     @property
     def many_labels(self) -> bool:
         """Whether there are so many labels that a step holds few rows of each."""
-        return self.labels >= MANY_LABELS
+        return self.labels >= MANY_LABELS and not self.multilabel
 
     def steps(self, fewest: int, most: int, rows_per_step: int) -> int:
-        """Steps for some passes over the labelled rows, within limits."""
-        passes = MANY_LABELS_PASSES if self.many_labels else PASSES
-        return min(most, max(fewest, ceil(passes * self.labeled / rows_per_step)))
+        """Steps for some passes over the labelled rows, within limits; twice as many for several labels a row."""
+        factor = 2 if self.multilabel else 1
+        passes = MANY_LABELS_PASSES if self.many_labels else factor * PASSES
+        return min(most, max(factor * fewest, ceil(passes * self.labeled / rows_per_step)))
 
 
 def fit_recipe(recipe: Recipe, conditions: Conditions) -> Recipe:
@@ -83,9 +85,20 @@ def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
     if conditions.many_labels:
         recipe = _fit_many_labels(recipe, conditions.labels)
     fitted = _fit_cpu(recipe, conditions) if conditions.device == "cpu" else _fit_gpu(recipe, conditions)
+    if conditions.multilabel:
+        fitted = _fit_multilabel(fitted)
     if conditions.labeled == 0:
         fitted = fitted.model_copy(update={"ipet": fitted.ipet.model_copy(update={"generations": 3})})
     return fitted.model_copy(update={"distillation": conditions.unlabeled >= FEWEST_TO_DISTILL * conditions.labels})
+
+
+def _fit_multilabel(recipe: Recipe) -> Recipe:
+    """For several labels a row: batches with labels as frequent as in T, and soft labels at temperature 1."""
+    member = recipe.finetune_without_lm.model_copy(update={"balanced_batches": False, "contrastive": 0.0})
+    steps = min(1000, 2 * recipe.distill.max_steps)
+    changes = {"temperature": 1.0, "head_learning_rate": 3e-3, "max_steps": steps, "warmup_steps": steps // 10}
+    distill = recipe.distill.model_copy(update=changes)
+    return recipe.model_copy(update={"finetune_without_lm": member, "distill": distill})
 
 
 def _fit_many_labels(recipe: Recipe, labels: int) -> Recipe:
@@ -192,5 +205,7 @@ def explain(recipe: Recipe, conditions: Conditions, pairs: int) -> str:
     ]
     if conditions.unlabeled:
         parts.append(f"{rows:,} of {conditions.unlabeled:,} unlabelled rows")
+    if conditions.multilabel:
+        parts.append(f"{recipe.multilabel.folds} models for thresholds")
     parts.append(f"a classifier of {recipe.distill.max_steps} steps" if recipe.distillation else "no classifier")
     return f"recipe auto ({reason}, {conditions.labeled} labelled rows): {', '.join(parts)}"

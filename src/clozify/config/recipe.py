@@ -25,6 +25,7 @@ from clozify.config.sections import Finetune as Finetune
 from clozify.config.sections import Frozen as Frozen
 from clozify.config.sections import IPet as IPet
 from clozify.config.sections import MemberTraining as MemberTraining
+from clozify.config.sections import Multilabel as Multilabel
 from clozify.config.sections import PartialTraining as PartialTraining
 from clozify.config.sections import Pretrain as Pretrain
 from clozify.config.sections import Section
@@ -120,6 +121,7 @@ class Recipe(Section):
     supervised: StudentTraining = StudentTraining()
     ipet: IPet = IPet()
     frozen: Frozen = Frozen()
+    multilabel: Multilabel = Multilabel()
     words: Words = Words()
     pretrain: Pretrain = Pretrain()
     uda: Uda = Uda()

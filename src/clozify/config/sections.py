@@ -211,6 +211,28 @@ class IPet(Section):
     )
 
 
+class Multilabel(Section):
+    """Tasks with several labels a row; the paper has none."""
+
+    folds: int = Field(
+        3,
+        ge=2,
+        description="Thresholds are chosen on labelled rows that models were not trained on: this many are trained, "
+        "each without its share of the rows.",
+    )
+    shrinkage: float = Field(
+        10.0,
+        ge=0,
+        description="A label's own threshold weighs as its labelled rows, the threshold of all labels as this many.",
+    )
+    threshold: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="A probability from which on every label is predicted, instead of chosen ones; no fold is trained.",
+    )
+
+
 class Words(Section):
     """Automatic verbalizer search (appendix E)."""
 

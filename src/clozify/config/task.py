@@ -19,12 +19,16 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 
 from clozify.config.groups import LabelGroups, group_problems
 from clozify.config.label_names import name_to_words, words_of_names
+from clozify.config.label_sets import SEPARATOR as SEPARATOR
+from clozify.config.label_sets import multilabel_problems
 from clozify.config.pattern import MASK, Pattern
 from clozify.config.toml import parse_toml
 from clozify.errors import TaskError, did_you_mean, quoted, unknown_names
@@ -32,6 +36,7 @@ from clozify.utils.atomic import atomic_write_text
 
 TaskSource: TypeAlias = "str | Path | Task | Mapping[str, Any]"  # a file, a shipped task's name, or the task itself
 SHIPPED = Path(__file__).parents[1] / "tasks"
+LATER_ENTRIES = ("multilabel", "separator")  # not dumped where they have their defaults: hashes of tasks stay the same
 
 
 def _to_tuple(value: object) -> object:
@@ -111,7 +116,9 @@ class Task(BaseModel):
     optional: list[str] = []
     label: str = "label"
     id: str | None = None
-    metric: Literal["accuracy", "macro-f1"] = "accuracy"
+    multilabel: bool = False
+    separator: str = SEPARATOR
+    metric: Literal["accuracy", "macro-f1", "micro-f1"] = "accuracy"
     patterns: list[str] = Field(min_length=1)
     columns: list[str] | None = None
     aliases: Annotated[list[list[str]], BeforeValidator(_numbers_to_text)] = []
@@ -122,11 +129,19 @@ class Task(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _explain_errors(cls, content: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raise `TaskError` instead of Pydantic's error."""
+        """Raise `TaskError` instead of Pydantic's error; the metric of several labels a row is micro-F1 by default."""
+        if isinstance(content, Mapping) and content.get("multilabel") is True:
+            content = {"metric": "micro-f1", **content}
         try:
             return validate(content)
         except ValidationError as error:
             raise TaskError([_explain(fault) for fault in error.errors()]) from None
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = serialize(self)
+        defaults = {name: Task.model_fields[name].default for name in LATER_ENTRIES}
+        return {name: value for name, value in content.items() if name not in defaults or value != defaults[name]}
 
     def with_changes(self, **update: Any) -> Task:
         """A copy of the task with these entries replaced, validated anew."""
@@ -193,6 +208,7 @@ class Task(BaseModel):
             for names in self.aliases
             if len(names) != len(self.labels) or len(set(names)) != len(names)
         ]
+        problems += multilabel_problems(self)
         for pattern in self.patterns:
             problems += Pattern(pattern).problems(self.fields)
         names = [verbalizer.name for verbalizer in self.verbalizers]

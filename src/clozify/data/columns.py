@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clozify.data.readers import is_data_file, open_data
-from clozify.data.rows import UNLABELED, to_text
+from clozify.data.rows import UNLABELED
+from clozify.data.text_values import to_text
 from clozify.errors import DataError, did_you_mean, quoted
 
 if TYPE_CHECKING:

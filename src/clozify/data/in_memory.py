@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.config.task import Task
-from clozify.data.rows import Rows, missing_column, read_rows, task_spelling, to_text, unknown_fields
+from clozify.data.label_matrix import indicator_columns, join_labels, split_cell
+from clozify.data.rows import Rows, missing_column, read_rows, unknown_fields
+from clozify.data.text_values import task_spelling, to_text
 from clozify.errors import DataError, did_you_mean, quoted, unknown_names
 
 if TYPE_CHECKING:
@@ -109,14 +111,17 @@ def load_rows(
         raise InputError(problems)
     if hasattr(values, "columns"):
         values = _map_columns(values, column_mapping or {}, task, name)
-        labels = values[task.label] if labels is None and task.label in values.columns else labels
+        if labels is None and task.label in values.columns:
+            labels = values[task.label]
+        elif labels is None and indicator_columns(task, list(map(str, values.columns))):
+            labels = values[task.labels]
     columns: dict[str, Any] = {**extract_columns(values, task, name)}
     if task.id is not None and task.id not in columns and task.id in getattr(values, "columns", ()):
         ids = values[task.id].tolist()
         whole = all(type(row_id) is int and -(2**63) <= row_id < 2**63 for row_id in ids)
         columns[task.id] = ids if whole else _plain_texts(ids)
     if labels is not None:
-        columns[task.label] = _plain_texts(labels)
+        columns[task.label] = label_cells(labels, task) if task.multilabel else _plain_texts(labels)
         if len(columns[task.label]) != (count := len(next(iter(columns.values())))):
             raise InputError(f"There are {count} rows, but {len(columns[task.label])} labels; each row needs one.")
     return make_rows(columns, task, IN_MEMORY)
@@ -166,6 +171,57 @@ def _plain_texts(values: Any) -> list[str | None]:
         raise InputError(f"The labels are {values!r}, not a list; pass one label for each row.")
     values = [value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for value in values]
     return [to_text(value) if not pd.api.types.is_scalar(value) or not pd.isna(value) else None for value in values]
+
+
+def label_cells(values: Any, task: Task) -> list[str | None]:
+    """Several labels a row as one text each: from a matrix of 0 and 1, lists of names, or texts with separators.
+
+    A missing value is None: the row was not labelled.
+    """
+    import pandas as pd
+
+    if hasattr(values, "toarray"):  # a sparse matrix
+        values = values.toarray()
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise InputError(f"The labels are {values!r}, not a list; pass each row's labels.")
+    rows = np.asarray(values).tolist() if hasattr(values, "__array__") else list(values)
+    labels = task.labels
+    if rows and all(isinstance(row, (list, tuple, np.ndarray)) and len(row) == len(labels) for row in rows):
+        matrix = [["" if pd.isna(value) else to_text(value) for value in row] for row in rows]
+        if {text for row in matrix for text in row} <= {"0", "1", "true", "false"} - {*labels}:
+            rows = [[labels[i] for i, text in enumerate(row) if text in ("1", "true")] for row in matrix]
+    if any(hasattr(row, "__len__") and not isinstance(row, str) and np.ndim(row) > 1 for row in rows):
+        raise InputError("The labels have more than two dimensions; pass a matrix of 0 and 1, or a list for each row.")
+    cells: list[str | None] = []
+    for index, row in enumerate(rows):
+        names = split_cell(None if pd.api.types.is_scalar(row) and pd.isna(row) else row, task.separator)
+        if names is not None and (clash := [name for name in names if task.separator in name]):
+            raise InputError(f"Row {index} has the label {quoted(clash)}, which is none of the task's.")
+        cells.append(None if names is None else join_labels(names, task.separator))
+    return cells
+
+
+def label_set_names(y: Any, separator: str) -> set[str]:
+    """The names of all labels in lists or texts, or of the columns of a DataFrame of 0 and 1."""
+    if hasattr(y, "columns"):
+        return set(map(str, y.columns))
+    if hasattr(y, "toarray") or (hasattr(y, "shape") and len(y.shape) > 1):
+        raise InputError("y is a matrix without names, and the task has no labels; name them in the task.")
+    return {name for cell in y for name in split_cell(cell, separator) or []}
+
+
+def encode_label_sets(y: Any, task: Task) -> list[str | None]:
+    """Each row's labels as one text, from what scikit-learn calls multilabel targets; every row needs some or none."""
+    if y is None:
+        raise InputError("PetClassifier requires y to be passed, but the target y is None; pass each row's labels.")
+    if hasattr(y, "columns") and set(task.labels) <= set(y.columns):
+        y = y[task.labels]
+    cells = label_cells(y, task)
+    if None in cells:
+        raise InputError(
+            f"Input y contains NaN: row {cells.index(None)} has no labels; pass rows without labels as 'unlabeled'."
+        )
+    return cells
 
 
 def extract_columns(X: Any, task: Task, source: str) -> dict[str, list[str]]:  # noqa: N803

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.data.decision import Decision
 from clozify.data.ids import plain_ids
-from clozify.data.rows import NO_LABEL, Rows
+from clozify.data.rows import Rows
 from clozify.errors import DataError, quoted
 from clozify.utils.atomic import atomic_write, check_writable
 
@@ -45,15 +46,18 @@ def write_predictions(
     chunks: Iterable[tuple[int, NDArray[np.float64]]],
     with_text: bool = False,
     top: int | None = None,
+    decision: Decision | None = None,
 ) -> None:
     """Write chunks `(start, probabilities)` of all rows in order; probabilities are (rows, labels).
 
     `with_text` adds a column for each field of the task. With `top`, each row has that many likeliest labels with their
-    probabilities instead of a column for every label.
+    probabilities instead of a column for every label. Several labels of a row, which `decision` says, are a list, in
+    CSV one text.
     """
     check_output(path)
-    parquet = path.suffix.lower() == ".parquet"
-    write_tables(path, (_table(rows, start, scores, parquet, with_text, top) for start, scores in chunks))
+    suffix, decision = path.suffix.lower(), decision or Decision(rows.task.labels)
+    tables = (_table(rows, start, scores, decision, suffix, with_text, top) for start, scores in chunks)
+    write_tables(path, tables)
 
 
 def text_columns(rows: Rows) -> list[str]:
@@ -73,20 +77,31 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
 
 
 def _table(
-    rows: Rows, start: int, probabilities: NDArray[np.float64], own_type: bool, with_text: bool, top: int | None
+    rows: Rows,
+    start: int,
+    probabilities: NDArray[np.float64],
+    decision: Decision,
+    suffix: str,
+    with_text: bool,
+    top: int | None,
 ) -> Any:
-    """The predictions of consecutive rows; `own_type` keeps the type of the id column, which Parquet alone can."""
+    """The predictions of consecutive rows; ids keep the type of their column in Parquet, which alone can."""
     import pyarrow as pa
 
     stop, labels = start + len(probabilities), rows.task.labels
     ids = rows.id_column(start, stop)
-    columns: dict[str, Any] = {"id": ids if own_type else plain_ids(ids)}
+    columns: dict[str, Any] = {"id": ids if suffix == ".parquet" else plain_ids(ids)}
     if with_text:
         columns |= {name: pa.array(rows.texts(name, start, stop), pa.large_string()) for name in text_columns(rows)}
+    in_list = decision.multilabel and suffix != ".csv"
+    names, dtype = (decision.name_lists, pa.list_(pa.string())) if in_list else (decision.names, pa.string())
     if rows.has_labels:
-        truth = [None if label == NO_LABEL else labels[label] for label in rows.labels[start:stop]]
-        columns["label"] = pa.array(truth, pa.string())
-    columns["prediction"] = pa.array(labels).take(pa.array(probabilities.argmax(axis=-1)))
+        truth = np.maximum(rows.targets[start:stop], 0)
+        labeled = rows.is_labeled[start:stop]
+        columns["label"] = pa.array(
+            [name if has_label else None for name, has_label in zip(names(truth), labeled, strict=True)], dtype
+        )
+    columns["prediction"] = pa.array(names(decision.predict(probabilities)), dtype)
     columns |= _group_columns(rows, probabilities) | _probability_columns(labels, probabilities, top)
     return pa.table(columns)
 

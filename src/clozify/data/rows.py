@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,14 +18,26 @@ from numpy.typing import NDArray
 
 from clozify.config.task import Task
 from clozify.data.ids import plain_ids
+from clozify.data.label_matrix import (
+    NO_LABEL as NO_LABEL,
+)
+from clozify.data.label_matrix import (
+    UNLABELED as UNLABELED,
+)
+from clozify.data.label_matrix import (
+    indicator_columns,
+    is_labeled,
+    missing_labels,
+    read_label_matrix,
+    several_labels_hint,
+)
 from clozify.data.readers import open_data
+from clozify.data.text_values import clean_texts, parse_json, task_spelling, to_text
 from clozify.errors import DataError, did_you_mean, quoted, unknown_names
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-NO_LABEL = -1
-UNLABELED = {"", "-", "-1"}  # label values that mean "no label"
 CHUNK_ROWS = 16_384  # rows processed at a time
 
 
@@ -80,8 +90,9 @@ class Rows:
     def in_memory_state(self) -> dict[str, Any]:
         """The rows without references to files of this machine, for `from_state` on another one."""
         state = {name: value for name, value in self.__getstate__().items() if name not in ("_dataset", "_selection")}
-        if self._selection is not None and "labels" in vars(self._selection[0]):  # read with all rows of the file
-            state["labels"] = self.labels
+        for name in ("labels", "label_matrix"):
+            if self._selection is not None and name in vars(self._selection[0]):  # read with all rows of the file
+                state[name] = getattr(self, name)
         state["_row_numbers"] = self.row_numbers()
         return state | {"table": self.table(), "info": self._dataset.info}
 
@@ -102,8 +113,9 @@ class Rows:
 
     @property
     def has_labels(self) -> bool:
-        """Whether there is a label column."""
-        return self.column_mapping[self.task.label] in self._dataset.column_names
+        """Whether there is a label column or, for a task with several labels a row, one column for each label."""
+        columns = self._dataset.column_names
+        return self.column_mapping[self.task.label] in columns or bool(indicator_columns(self.task, columns))
 
     def table(self) -> Any:
         """All columns of the rows as an Arrow table in memory."""
@@ -121,7 +133,7 @@ class Rows:
         import pyarrow.compute as pc
 
         stop = len(self) if stop is None else stop
-        column = self._column(self.column_mapping[field], start, stop)
+        column = self.column(self.column_mapping[field], start, stop)
         if column is None:
             return [""] * (stop - start)
         try:
@@ -141,7 +153,7 @@ class Rows:
         """The ids of consecutive rows as an Arrow array; its type is the same for all of them."""
         import pyarrow as pa
 
-        column = self._column(self.task.id, start, stop) if self.task.id else None
+        column = self.column(self.task.id, start, stop) if self.task.id else None
         return pa.array(self.row_numbers(start, stop)) if column is None else column
 
     @property
@@ -165,7 +177,7 @@ class Rows:
         indices = np.arange(start, stop) if self._selection is None else self._selection[1][start:stop]
         return indices if self._row_numbers is None else self._row_numbers[indices]
 
-    def _column(self, name: str, start: int, stop: int) -> Any:
+    def column(self, name: str, start: int, stop: int) -> Any:
         """Consecutive rows of a column as an Arrow array; None where there is no such column."""
         if name not in self._dataset.column_names:
             return None
@@ -175,7 +187,7 @@ class Rows:
         table = dataset[start:stop] if self._selection is None else _take(dataset, self._selection[1][start:stop])
         column = table.column(name).combine_chunks()
         if type(self._dataset.features[name]).__name__ == "Json":  # mixed types, each value as JSON text
-            return _parse_json(column)
+            return parse_json(column)
         return column
 
     @cached_property
@@ -184,32 +196,54 @@ class Rows:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        assert not self.task.multilabel, "rows with several labels have a label_matrix"
         if self._selection is not None:  # which names the labels have is decided on all rows of the file
             all_rows, indices = self._selection
             return all_rows.labels[indices]
         if not self.has_labels:
-            raise DataError(
-                f"The data '{self.source}' lacks the label column '{self.column_mapping[self.task.label]}'; its "
-                f"columns are {quoted(self._dataset.column_names)}."
-            )
+            raise DataError(missing_labels(self.source, self.task, self.column_mapping, self._dataset.column_names))
         codes, code_of_name = np.empty(len(self), dtype=np.int32), dict[str, int]()
         for start, stop in self.chunks():
-            column = self._column(self.column_mapping[self.task.label], start, stop)
+            column = self.column(self.column_mapping[self.task.label], start, stop)
             try:
                 column = pc.dictionary_encode(column)
             except pa.ArrowNotImplementedError:
                 raise DataError(
                     f"The label column '{self.column_mapping[self.task.label]}' of '{self.source}' holds "
-                    f"{column.type}; a label is text or a number."
+                    f"{column.type}; a label is text or a number, and rows with several need multilabel = true in the "
+                    "task."
                 ) from None
             names = ["" if name is None else to_text(name) for name in column.dictionary.to_pylist()]
             chunk_codes = [code_of_name.setdefault(name, len(code_of_name)) for name in [*names, ""]]  # last: null
             indices = pc.fill_null(column.indices, len(names)).to_numpy(zero_copy_only=False)
             codes[start:stop] = np.array(chunk_codes)[indices]
-        label_of_name = self._match_labels(list(code_of_name))
+        label_of_name = self.match_labels(list(code_of_name))
         return np.array([label_of_name[name] for name in code_of_name], dtype=np.int16)[codes]
 
-    def _match_labels(self, data_names: Sequence[str]) -> dict[str, int]:
+    @cached_property
+    def label_matrix(self) -> NDArray[np.int8]:
+        """1 where a row has a label, else 0, or `NO_LABEL` in the whole row if it has none: (rows, labels).
+
+        For tasks with several labels a row.
+        """
+        if self._selection is not None:
+            all_rows, indices = self._selection
+            return all_rows.label_matrix[indices]
+        if not self.has_labels:
+            raise DataError(missing_labels(self.source, self.task, self.column_mapping, self._dataset.column_names))
+        return read_label_matrix(self)
+
+    @property
+    def targets(self) -> NDArray[Any]:
+        """What models are trained on and measured by: `labels`, or with several labels a row `label_matrix`."""
+        return self.label_matrix if self.task.multilabel else self.labels
+
+    @property
+    def is_labeled(self) -> NDArray[np.bool_]:
+        """Whether each row was labelled, with no label perhaps where it may have several: (rows,)."""
+        return is_labeled(self.targets)
+
+    def match_labels(self, data_names: Sequence[str]) -> dict[str, int]:
         """The index in `task.labels` of each label name in the data: the task's own names, or one list of aliases."""
         labels = self.task.labels
         name_lists = [labels, *self.task.aliases]
@@ -221,7 +255,7 @@ class Rows:
             unknown = [name for name in values if name not in labels]
             raise DataError(
                 f"The data '{self.source}' has the label {unknown_names(unknown, labels)}, which the task does not "
-                f"know; its labels are {quoted(labels)}."
+                f"know; its labels are {quoted(labels)}.{several_labels_hint(unknown, self.task)}"
             )
         readings = {tuple(names.index(value) for value in values) for names in matching}
         if values and len(readings) > 1:
@@ -238,7 +272,7 @@ class Rows:
         if len(rows) and not -1 < rows.min() <= rows.max() < len(self):
             raise IndexError(f"There are {len(self)} rows, and rows {rows.min()} to {rows.max()} were asked for.")
         selected = copy.copy(self)
-        selected._drop_cached("labels", "digest")
+        selected._drop_cached("labels", "label_matrix", "digest")
         all_rows, indices = (self, rows) if self._selection is None else (self._selection[0], self._selection[1][rows])
         selected._selection = all_rows, indices
         return selected
@@ -324,44 +358,6 @@ def _take(dataset: Dataset, rows: NDArray[np.int64]) -> Any:
     if last - first <= 2 * len(rows):
         return dataset[first:last].take(pa.array(rows - first))
     return dataset.select(rows)[:]
-
-
-def clean_texts(column: Any, task: Task) -> list[str]:
-    """The texts of an Arrow column, trimmed; line breaks, also as the task writes them, become spaces."""
-    import pyarrow.compute as pc
-
-    for line_break in task.line_breaks:
-        column = pc.replace_substring(column, line_break, " ")
-    column = pc.replace_substring_regex(column, r"[ \t]*[\r\n]+[ \t]*", " ")
-    texts: list[str] = pc.utf8_trim_whitespace(column).to_pylist()
-    return texts
-
-
-def _parse_json(column: Any) -> Any:
-    """JSON values as text."""
-    import pyarrow as pa
-
-    values = [None if text is None else json.loads(text) for text in column.to_pylist()]
-    return pa.array([None if value is None else to_text(value) for value in values], pa.string())
-
-
-def to_text(value: object) -> str:
-    """A value as text; a number with a zero fraction is written without it, truth values and objects as in JSON."""
-    if isinstance(value, float) and (value != value or value.is_integer()):
-        return str(int(value)) if value == value else ""
-    if isinstance(value, (bool, dict, list)):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, bytes):
-        return value.decode(errors="replace").strip()
-    return str(value).strip()
-
-
-def task_spelling(name: str, task_names: Collection[str]) -> str:
-    """A label as the task writes it: 1.0 may be 1 there, True may be true."""
-    spellings = [name, re.sub(r"\.0+$", "", name)]
-    if name.lower() in ("true", "false"):
-        spellings += [name.lower(), name.capitalize()]
-    return next((spelling for spelling in spellings if spelling in task_names), spellings[1])
 
 
 def read_rows(source: str | Path, task: Task, column_mapping: Mapping[str, str] | None = None) -> Rows:

@@ -8,14 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozify.config.task import Task, TaskSource, build_task, read_task
+from clozify.config.task import SEPARATOR, Task, TaskSource, build_task, read_task
 from clozify.config.task import load_task as load_complete_task
+from clozify.data.label_matrix import split_cell
 from clozify.data.readers import is_data_file, open_data
-from clozify.data.rows import UNLABELED, missing_column, to_text
+from clozify.data.rows import UNLABELED, missing_column
+from clozify.data.text_values import to_text
 from clozify.errors import DataError, did_you_mean, quoted
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+SEPARATORS = (SEPARATOR, ";")  # between several labels of a row, as `clozify init` looks for them
 
 
 def load_task(
@@ -38,16 +42,19 @@ def load_task(
     label = content.get("label", "label")
     column = dict(column_mapping or {}).get(label, label)
     columns = content.get("columns")
-    labels = read_labels(labels_from, str(column), columns if isinstance(columns, list) else None)
+    separator = str(content.get("separator", SEPARATOR)) if content.get("multilabel") is True else None
+    labels = read_labels(labels_from, str(column), columns if isinstance(columns, list) else None, separator)
     return build_task(content, source, labels)
 
 
-def read_labels(source: str | Path, label: str = "label", columns: Sequence[str] | None = None) -> list[str]:
+def read_labels(
+    source: str | Path, label: str = "label", columns: Sequence[str] | None = None, separator: str | None = None
+) -> list[str]:
     """The names of labels in a file.
 
     Those of a data file's label column are sorted, so that the order of its rows does not matter; rows without a label
     count for nothing. Those of a text file, one a line, keep their order. `columns` names the columns of CSV and TSV
-    files without a header.
+    files without a header. With a `separator`, a row may have several labels.
     """
     path = Path(source)
     if not path.exists() and path.suffix and "@" not in str(source):
@@ -59,23 +66,35 @@ def read_labels(source: str | Path, label: str = "label", columns: Sequence[str]
     if label not in dataset.column_names:
         advice = f" To read the labels from another column, map it: --map {label}=COLUMN."
         raise DataError(missing_column(str(source), label, label, dataset.column_names) + advice)
-    names = label_names(dataset, label, str(source))
+    names = label_names(dataset, label, str(source), separator)
     if not names:
         raise DataError(f"The column '{label}' of '{source}' has no labels; name a file with labelled rows.")
     return names
 
 
-def label_names(dataset: Dataset, column: str, source: str) -> list[str]:
-    """The distinct labels of a column, sorted, numbers by their value."""
+def label_names(dataset: Dataset, column: str, source: str, separator: str | None = None) -> list[str]:
+    """The distinct labels of a column, sorted, numbers by their value; with a `separator`, a row may have several."""
+    if separator is not None:
+        return sorted_labels({name for value in dataset[column] for name in split_cell(value, separator) or []})
     try:
         values = dataset.unique(column)
     except NotImplementedError:  # Arrow's: lists and structures
         raise DataError(
-            f"The label column '{column}' of '{source}' holds {dataset.features[column]}; a label is text or a number."
+            f"The label column '{column}' of '{source}' holds {dataset.features[column]}; a label is text or a "
+            "number, and rows with several need multilabel = true in the task."
         ) from None
     if type(dataset.features[column]).__name__ == "Json":  # mixed types, each value as JSON text
         values = [None if value is None else json.loads(value) for value in values]
     return sorted_labels({to_text(value) for value in values if value is not None} - UNLABELED)
+
+
+def guess_separator(cells: Sequence[str]) -> str | None:
+    """What stands between several labels of a row, where cells with it have parts that other cells have, too."""
+    for separator in SEPARATORS:
+        sets = [split_cell(cell, separator) or [] for cell in cells]
+        if any(len(names) > 1 for names in sets) and len({name for names in sets for name in names}) < len(cells):
+            return separator
+    return None
 
 
 def sorted_labels(names: Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from clozify.config.pattern import Pattern
 from clozify.config.task import Pair, Task
+from clozify.data.label_matrix import join_labels
 from clozify.data.rows import CHUNK_ROWS, NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError
 from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
@@ -111,7 +112,7 @@ def check(
         rows = read_rows(data, task, column_mapping) if data is not None else None
         if rows is not None and rows.has_labels:
             counts = _count_labels(rows)
-            if missing := len(rows) - sum(counts.values()):
+            if missing := int((~rows.is_labeled).sum()):
                 warnings.append(f"{missing:,} of {len(rows):,} rows have no label.")
     except ClozifyError as error:
         problems += error.problems
@@ -127,7 +128,7 @@ def check(
             patterns += [_check_pattern(model, task, index, prompts, rows, max_length, examples)]
         if prompts is not None and rows is not None:
             warnings += rows.warnings + _length_warnings(model, prompts, rows, max_length)
-            if counts is not None and any(counts.values()):
+            if counts is not None and any(counts.values()) and not task.multilabel:
                 answers = _answer_labeled_rows(model, prompts, _labeled_rows(rows), max_length)
                 patterns = [_with_accuracies(pattern, answers) for pattern in patterns]
                 label_checks = _check_labels(answers, _suggest_words(model, rows, patterns))
@@ -298,10 +299,18 @@ def _pair_words(model: ClozeModel, template: Template, pair: Pair) -> PairWords:
 
 
 def _count_labels(rows: Rows) -> dict[str, int]:
-    return {label: int((rows.labels == index).sum()) for index, label in enumerate(rows.task.labels)}
+    labels = rows.task.labels
+    has_label = (rows.label_matrix == 1).T if rows.task.multilabel else rows.labels == np.arange(len(labels))[:, None]
+    return {label: int(count) for label, count in zip(labels, has_label.sum(axis=1), strict=True)}
 
 
 def _first_labels(rows: Rows, count: int) -> list[str | None]:
+    if rows.task.multilabel:
+        sets = [
+            [label for label, has in zip(rows.task.labels, row, strict=True) if has] for row in rows.targets[:count]
+        ]
+        shown = [join_labels(names, rows.task.separator) or "none" for names in sets]
+        return [name if has_label else None for name, has_label in zip(shown, rows.is_labeled, strict=False)]
     return [None if index == NO_LABEL else rows.task.labels[index] for index in rows.labels[:count]]
 
 

@@ -17,17 +17,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
 from torch import Tensor, nn
 
-from clozify import __version__
+from clozify import __version__, metrics
 from clozify.config.task import load_task
+from clozify.data.decision import Decision
 from clozify.data.in_memory import make_rows
 from clozify.data.rows import Rows, read_rows
 from clozify.errors import DataError, ExportError, require_package
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods.score import TOKENS_PER_BATCH
-from clozify.models.classifier import TASK_FILE, Classifier, load_classifier
+from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_decision
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE, OUTPUT
 from clozify.report.run import RunInputs
 from clozify.runs.metrics import Record
@@ -112,7 +112,7 @@ def export(
             log("rounding the weights to 8 bits")
             _quantize(tmp_path / ONNX_FILE)
         log(f"comparing on {len(rows):,} rows of '{rows.source}'")
-        comparison = compare(classifier, load_classifier(tmp_path, "cpu"), rows)
+        comparison = compare(classifier, load_classifier(tmp_path, "cpu"), rows, load_decision(tmp_path))
         _check_agreement(comparison, int8, min_agreement)
         result = ExportResult(
             **comparison.model_dump(),
@@ -129,37 +129,41 @@ def export(
     return result
 
 
-def compare(original: Classifier, exported: Classifier, rows: Rows) -> Comparison:
+def compare(original: Classifier, exported: Classifier, rows: Rows, decision: Decision | None = None) -> Comparison:
     """Score rows with both classifiers: how far probabilities differ, how many labels agree, and the speed of each."""
-    expected, pytorch_rate = _score(original, rows)  # (rows, labels)
-    actual, onnx_rate = _score(exported, rows)
-    ordered = np.sort(expected, axis=1)
-    is_tie = ordered[:, -1] - ordered[:, -2] <= TIE
-    same = expected.argmax(axis=1) == actual.argmax(axis=1)
+    decision = decision or Decision(rows.task.labels)
+    expected, pytorch_rate = _score(original, rows, decision)  # (rows, labels)
+    actual, onnx_rate = _score(exported, rows, decision)
+    one, other = decision.predict(expected), decision.predict(actual)
+    if decision.multilabel:
+        is_tie = np.abs(expected - np.asarray(decision.thresholds)) <= TIE
+        same = ((one == other) | is_tie).all(axis=1)
+    else:
+        ordered = np.sort(expected, axis=1)
+        same = (one == other) | (ordered[:, -1] - ordered[:, -2] <= TIE)
     accuracy = None
-    if rows.has_labels and (labeled := rows.labels >= 0).any():
-        truth = rows.labels[labeled]
+    if rows.has_labels and (labeled := rows.is_labeled).any():
+        truth = rows.targets[labeled]
         accuracy = BothRuntimes(
-            pytorch=float((expected.argmax(axis=1)[labeled] == truth).mean()),
-            onnx=float((actual.argmax(axis=1)[labeled] == truth).mean()),
+            pytorch=metrics.accuracy(truth, one[labeled]), onnx=metrics.accuracy(truth, other[labeled])
         )
     return Comparison(
         rows=len(rows),
         largest_difference=float(np.abs(expected - actual).max()),
-        agreement=float((same | is_tie).mean()),
+        agreement=float(same.mean()),
         rows_per_second=BothRuntimes(pytorch=round(pytorch_rate, 2), onnx=round(onnx_rate, 2)),
         accuracy=accuracy,
     )
 
 
-def _score(classifier: Classifier, rows: Rows) -> tuple[NDArray[np.float64], float]:
+def _score(classifier: Classifier, rows: Rows, decision: Decision) -> tuple[NDArray[np.float64], float]:
     """Probabilities, (rows, labels), and rows per second."""
     warm_up = rows.select(np.arange(min(2, len(rows))))
     list(classifier.score_rows(warm_up, TOKENS_PER_BATCH["cpu"]))
     start_time = time.perf_counter()
     scores = np.concatenate([chunk for _, chunk in classifier.score_rows(rows, TOKENS_PER_BATCH["cpu"])])
     rate = len(rows) / (time.perf_counter() - start_time)
-    return softmax(scores.astype(np.float64), axis=-1), rate
+    return decision.probabilities(scores), rate
 
 
 def _check_agreement(comparison: Comparison, int8: bool, min_agreement: float) -> None:

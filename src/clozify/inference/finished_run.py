@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from clozify.config.task import Task
+from clozify.data.decision import Decision, decision_of
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, text_columns, write_predictions
 from clozify.data.rows import Rows
@@ -26,7 +26,7 @@ from clozify.inference.frozen import FrozenMember
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH, score_rows
 from clozify.metrics import Evaluation, detailed_metrics
-from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task
+from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task, load_decision
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.int8_linear import PRECISIONS
 from clozify.models.lora import Base, base_of
@@ -35,7 +35,7 @@ from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.runs.keys import model_key
 from clozify.runs.metrics import Metrics
 from clozify.runs.plan import select_labeled
-from clozify.runs.records import LABEL_VECTORS, EnsembleRecord
+from clozify.runs.records import ENSEMBLE_FILE, LABEL_VECTORS, EnsembleRecord
 from clozify.runs.results import METHOD_NAMES, check_finished, first_method, is_stale, jobs_folder, trained_methods
 from clozify.runs.stored_folder import local_copy
 from clozify.utils.checked_files import open_npy
@@ -48,6 +48,7 @@ class Predictions:
 
     rows: Rows
     probabilities: NDArray[np.float64]  # (rows, labels), the columns in the order of `rows.task.labels`
+    decision: Decision  # which labels the probabilities mean
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -59,9 +60,16 @@ class Predictions:
 
     @property
     def labels(self) -> list[str]:
-        """Each row's most probable label."""
-        names = self.rows.task.labels
-        return [names[index] for index in self.probabilities.argmax(axis=1)]
+        """Each row's most probable label or, where rows may have several, all of them in one text, as `a|b`."""
+        return self.decision.names(self.decision.predict(self.probabilities))
+
+    @property
+    def label_sets(self) -> list[list[str]]:
+        """Each row's labels: one, or where rows may have several any number of them."""
+        predicted = self.decision.predict(self.probabilities)
+        if self.decision.multilabel:
+            return self.decision.name_lists(predicted)
+        return [[name] for name in self.decision.names(predicted)]
 
     @property
     def groups(self) -> list[str] | None:
@@ -81,7 +89,7 @@ class Predictions:
         With `top`, each row has that many likeliest labels instead of every label's probability.
         """
         chunks = ((start, self.probabilities[start:stop]) for start, stop in self.rows.chunks())
-        write_predictions(Path(path), self.rows, chunks, with_text, top)
+        write_predictions(Path(path), self.rows, chunks, with_text, top, self.decision)
 
 
 class EvaluationResult(Evaluation):
@@ -166,6 +174,13 @@ class FinishedRun:
             return load_classifier_task(self.classifier)
         return self._ensemble.task
 
+    @cached_property
+    def decision(self) -> Decision:
+        """How scores become probabilities and labels; with several labels a row, the run's thresholds."""
+        if self.classifier is not None:
+            return load_decision(self.classifier)
+        return decision_of(self.task, self._ensemble.thresholds, str(self.folder / ENSEMBLE_FILE))
+
     @property
     def metrics(self) -> Metrics:
         """What the run measured; only a run's own folder has it."""
@@ -196,7 +211,7 @@ class FinishedRun:
         rows = load_rows(data, self.task, column_mapping)
         if with_text:
             text_columns(rows)  # fails before the work, not after it
-        predictions = Predictions(rows, self.probabilities(rows))
+        predictions = Predictions(rows, self.probabilities(rows), self.decision)
         if output is not None:
             predictions.save(output, with_text, top)
         return predictions
@@ -207,8 +222,9 @@ class FinishedRun:
         """Measure the run on labelled rows; `labels` are for rows in memory that have no label column."""
         warnings: list[str] = list(self.notes)
         rows = select_labeled(load_rows(data, self.task, column_mapping, labels), warnings, "test")
-        task = self.task
-        evaluation = detailed_metrics(rows.labels, self.probabilities(rows), task.labels, task.label_groups)
+        task, probabilities = self.task, self.probabilities(rows)
+        predicted = self.decision.predict(probabilities)
+        evaluation = detailed_metrics(rows.targets, probabilities, task.labels, task.label_groups, predicted)
         return EvaluationResult(
             model=self.description,
             data=rows.source,
@@ -233,7 +249,7 @@ class FinishedRun:
         rows = load_rows(data, self.task, column_mapping)
         if with_text:
             text_columns(rows)  # fails before the work, not after it
-        write_predictions(Path(output), rows, self._probability_chunks(rows), with_text, top)
+        write_predictions(Path(output), rows, self._probability_chunks(rows), with_text, top, self.decision)
         return rows
 
     def _probability_chunks(self, rows: Rows) -> Iterator[tuple[int, NDArray[np.float64]]]:
@@ -244,13 +260,12 @@ class FinishedRun:
         tokens_per_batch = TOKENS_PER_BATCH[self.device]
         with progress("predicting", len(rows)) as advance:
             for start, scores in self.loaded_classifier.score_rows(rows, tokens_per_batch, advance):
-                yield start, softmax(scores.astype(np.float64), axis=-1)
+                yield start, self.decision.probabilities(scores)
 
     def probabilities(self, rows: Rows) -> NDArray[np.float64]:
         """q(l | x) of each row, (rows, labels)."""
         scores = self._ensemble_scores(rows) if self.classifier is None else self._classifier_scores(rows)
-        probabilities: NDArray[np.float64] = softmax(scores.astype(np.float64), axis=-1)
-        return probabilities
+        return self.decision.probabilities(scores)
 
     @cached_property
     def loaded_classifier(self) -> Classifier:
@@ -267,7 +282,8 @@ class FinishedRun:
             return
         for member in self._ensemble.weights:
             model, activate_adapter = self._load_member(member.member)
-            prompts = compile_task(model, self.task, wording=recipe.wording).for_pair(names.index(member.pair))
+            prompts = compile_task(model, self.task, wording=recipe.wording)
+            prompts = prompts.for_pair(names.index(member.pair), member.zero_points)
             yield LoadedMember(model, prompts, recipe.max_seq_length, member.weight, activate_adapter)
 
     @cached_property

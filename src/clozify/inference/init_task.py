@@ -14,7 +14,7 @@ import tomli_w
 from clozify.config.label_names import words_of_names
 from clozify.config.task import Task, parse_task
 from clozify.data.columns import MAX_LABELS, Column, Columns, guess_columns, open_with_header
-from clozify.data.task_labels import label_names, read_labels
+from clozify.data.task_labels import guess_separator, label_names, read_labels
 from clozify.errors import DataError, TaskError, quoted
 from clozify.utils.atomic import atomic_write_text
 
@@ -114,6 +114,9 @@ def init_task(
     if generated_names is not None:
         dataset, columns, generated_names = _rename(dataset, columns, generated_names)
     own_labels = [] if columns.label is None else label_names(dataset, columns.label.name, str(data))
+    separator = guess_separator(own_labels)
+    if separator is not None and columns.label is not None:
+        own_labels = label_names(dataset, columns.label.name, str(data), separator)
     aliases = None
     if names is None and labels_from is None:
         named = _class_names(dataset, columns.label)
@@ -134,6 +137,7 @@ def init_task(
         "aliases": aliases,
         "patterns": fill_patterns(kind, columns.fields),
         "labels": names,
+        "separator": separator,
     }
     toml = _render(entries, kind, Path(str(data)).name)
     task = parse_task(toml, f"The task for '{data}'")
@@ -226,7 +230,7 @@ def _render(entries: Mapping[str, Any], kind: str, source: str) -> str:
     if entries["aliases"] is not None:
         lines.append(f"aliases = {_value(entries['aliases'])}  # the data has the numbers of the labels")
     lines += [
-        'metric = "accuracy"  # or "macro-f1": rare labels count as much as frequent ones',
+        *_render_metric(entries["separator"]),
         "",
         f"# Patterns for {kind}: sentences with the row's text and {{mask}}, exactly once, for the words of its label.",
         "# || separates two segments. Use several; remove those that read badly.",
@@ -237,6 +241,17 @@ def _render(entries: Mapping[str, Any], kind: str, source: str) -> str:
         *_render_labels(entries["labels"], kind),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _render_metric(separator: str | None) -> list[str]:
+    """The entries about the metric and, where there is a `separator`, about several labels a row."""
+    if separator is None:
+        return ['metric = "accuracy"  # or "macro-f1": rare labels count as much as frequent ones']
+    return [
+        "multilabel = true  # a row may have several labels, or none",
+        f"separator = {_value(separator)}  # between them",
+        'metric = "micro-f1"  # or "macro-f1": rare labels count as much as frequent ones',
+    ]
 
 
 def _render_labels(labels: Sequence[str], kind: str) -> list[str]:

@@ -12,16 +12,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logit
 
+from clozify.data.decision import Decision
 from clozify.data.ids import plain_ids
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_tables
-from clozify.data.rows import NO_LABEL, Rows, read_rows
+from clozify.data.rows import Rows, read_rows
 from clozify.errors import ClozifyError, DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
+from clozify.methods.ensemble import combine_scores
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
 from clozify.report.run import RunRecord
-from clozify.report.run_data import reread_rows
+from clozify.report.run_data import count_labels, reread_rows
 from clozify.report.unlabeled import unlabeled_ids
 from clozify.runs.metrics import Record
 from clozify.runs.results import find_results
@@ -61,7 +64,8 @@ def suggest(
     - `run`: a finished run's folder.
     - `count`: how many rows.
     - `output`: a new file for the rows with an empty label column: .csv, .jsonl or .parquet. Filled in, it serves as
-      the labelled rows of the next run.
+      the labelled rows of the next run. Where rows may have several labels it holds `-`, since an empty cell says that
+      none applies.
     - `unlabeled`: other rows than the run's, or the run's under their new name.
     - `with_labeled`: put the run's labelled rows first into the file, with their labels.
     - `column_mapping`: the column of `unlabeled` for a field, as in `{"text": "body"}`.
@@ -76,13 +80,13 @@ def suggest(
             raise DataError(f"'{path}' is there already, perhaps with labels filled in; choose another name.")
     record, warnings = RunRecord.load(find_results(Path(run), method)), list[str]()
     task = record.task
-    rows, scores, weights = _load_scores(record, unlabeled, column_mapping)
+    rows, scores, weights, decision = _load_scores(record, unlabeled, column_mapping)
     taken = _read_taken_rows(record, warnings)
     labeled = _read_labeled_rows(record, warnings, with_labeled)
     label_counts = np.ones(len(task.labels), dtype=np.int64)  # not known: all the same
     if labeled is not None:
-        label_counts = np.bincount(labeled.labels, minlength=len(label_counts)).astype(np.int64)
-    informativeness = measure_informativeness(scores, weights)
+        label_counts = count_labels(labeled)
+    informativeness = measure_informativeness(scores, weights, task.multilabel)
     chosen = select_rows(informativeness, count, eligible_rows(rows, taken), label_counts, rows)
     if never := np.setdiff1d(np.flatnonzero(label_counts == 0), informativeness.predicted).tolist():
         warnings.append(
@@ -106,7 +110,7 @@ def suggest(
             Suggestion(
                 id=row_id,
                 text=" ".join(filter(None, fields)),
-                prediction=task.labels[int(informativeness.predicted[index])],
+                prediction=decision.name_of(combine_scores([member[[index]] for member in scores], weights)),
                 uncertainty=float(informativeness.uncertainty[index]),
                 disagreement=float(informativeness.disagreement[index]),
             )
@@ -118,8 +122,8 @@ def suggest(
 
 def _load_scores(
     run: RunRecord, unlabeled: RowSource | None, column_mapping: Mapping[str, str] | None
-) -> tuple[Rows, list[NDArray[np.float32]], list[float]]:
-    """The unlabelled rows, their scores by each member (or by the run's result), and the members' weights."""
+) -> tuple[Rows, list[NDArray[np.float32]], list[float], Decision]:
+    """The unlabelled rows, their scores by each member (or by the run's result), the members' weights, the decision."""
     recorded = run.inputs.data.get("unlabeled")
     if unlabeled is None and recorded is None:
         raise RunError(f"The run '{run.folder}' had no unlabelled rows; name some with --unlabeled.")
@@ -129,7 +133,8 @@ def _load_scores(
     if run.scoring_members and recorded is not None:
         try:
             rows = reread_rows(run.inputs, "unlabeled", unlabeled_ids(run), source_rows)
-            return rows, run.unlabeled_scores, [member.weight for member in run.scoring_members]
+            weights = [member.weight for member in run.scoring_members]
+            return rows, run.unlabeled_scores, weights, run.ensemble_decision
         except ClozifyError as error:
             if unlabeled is None:
                 hint = "If the unlabelled rows have moved or were in memory, pass them as --unlabeled."
@@ -140,7 +145,9 @@ def _load_scores(
         assert recorded is not None
         rows = read_rows(recorded.source, run.task, recorded.columns)
     probabilities = FinishedRun(run.folder).probabilities(rows)
-    return rows, [np.log(np.maximum(probabilities, 1e-12)).astype(np.float32)], [1.0]
+    if run.task.multilabel:
+        return rows, [logit(np.clip(probabilities, 1e-7, 1 - 1e-7)).astype(np.float32)], [1.0], run.decision
+    return rows, [np.log(np.maximum(probabilities, 1e-12)).astype(np.float32)], [1.0], run.decision
 
 
 def _read_taken_rows(run: RunRecord, warnings: list[str]) -> list[Rows]:
@@ -152,7 +159,7 @@ def _read_taken_rows(run: RunRecord, warnings: list[str]) -> list[Rows]:
             continue
         try:
             rows = read_rows(recorded.source, run.task, recorded.columns)
-            taken.append(rows.select(np.flatnonzero(rows.labels != NO_LABEL)))
+            taken.append(rows.select(np.flatnonzero(rows.is_labeled)))
         except ClozifyError:
             warnings.append(
                 f"The {adjective} rows ('{recorded.source}') cannot be read again; those that are among the "
@@ -178,6 +185,13 @@ def _column_names(run: RunRecord) -> dict[str, str]:
     return {name: columns.get(name, name) for name in [*run.task.fields, run.task.label]}
 
 
+def _label_names(rows: Rows) -> list[str]:
+    """Each labelled row's label, several in one text."""
+    task = rows.task
+    thresholds = (0.5,) * len(task.labels) if task.multilabel else None  # names need none
+    return Decision(task.labels, thresholds, task.separator).names(rows.targets)
+
+
 def _make_table(names: dict[str, str], selected: Rows, labeled: Rows | None) -> Any:
     """The labelled rows, if any, and the selected ones with empty labels, as an Arrow table."""
     import pyarrow as pa
@@ -193,6 +207,7 @@ def _make_table(names: dict[str, str], selected: Rows, labeled: Rows | None) -> 
         columns[id_column] = pa.chunked_array(ids)
     for field in task.fields:
         columns[names[field]] = [text for rows in parts for text in rows.texts(field)]
-    labels = [] if labeled is None else [task.labels[index] for index in labeled.labels]
-    columns[names[task.label]] = pa.array([*labels, *[""] * len(selected)], pa.string())
+    labels = [] if labeled is None else _label_names(labeled)
+    blank = "-" if task.multilabel else ""  # an empty cell would say that no label applies
+    columns[names[task.label]] = pa.array([*labels, *[blank] * len(selected)], pa.string())
     return pa.table(columns)

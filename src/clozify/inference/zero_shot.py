@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
-from clozify.data.rows import NO_LABEL, Rows
+from clozify.data.rows import Rows
+from clozify.errors import DataError
 from clozify.methods.calibration import imbalance_warnings, min_rows
 from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
@@ -43,6 +44,7 @@ class ZeroShotResult:
     scores: ZeroShotScores  # of every pair
     accuracy: PairScores | None  # None without labels
     macro_f1: PairScores | None
+    micro_f1: PairScores | None  # with several labels a row alone
     calibrated: bool
     calibration: str  # whether the probabilities are calibrated, and why or why not: one sentence
     warnings: list[str]
@@ -55,15 +57,22 @@ class ZeroShotResult:
         return np.concatenate([self.scores.probabilities(start, stop) for start, stop in self.scores.chunks()])
 
     @cached_property
-    def _predicted(self) -> NDArray[np.int16]:
-        predicted: NDArray[np.int16] = self.scores.predictions()[-1]
+    def _predicted(self) -> NDArray[Any]:
+        predicted: NDArray[Any] = self.scores.predictions()[-1]
         return predicted
 
     @property
     def labels(self) -> list[str]:
-        """Each row's label as the ensemble predicts it."""
-        names = self.task.labels
-        return [names[index] for index in self._predicted]
+        """Each row's label as the ensemble predicts it; several in one text, as `a|b`."""
+        return self.scores.decision.names(self._predicted)
+
+    @property
+    def label_counts(self) -> dict[str, int]:
+        """How many rows each label is predicted for."""
+        labels = self.task.labels
+        several = self.task.multilabel
+        counts = self._predicted.sum(axis=0) if several else np.bincount(self._predicted, minlength=len(labels))
+        return {label: int(count) for label, count in zip(labels, counts, strict=True)}
 
     @property
     def groups(self) -> list[str] | None:
@@ -77,21 +86,19 @@ class ZeroShotResult:
         groups = self.task.label_groups
         if groups is None or self.accuracy is None:
             return None
-        labels = self.rows.labels
-        labelled = labels != NO_LABEL
+        labels, labelled = self.rows.labels, self.rows.is_labeled
         return accuracy(groups.indices[labels[labelled]], groups.indices[self._predicted[labelled]])
 
     def to_json(self) -> dict[str, Any]:
         """What `clozify zero-shot --json` prints."""
-        counts = np.bincount(self._predicted, minlength=len(self.task.labels))
-        metrics = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
+        metrics = {"accuracy": self.accuracy, "macro_f1": self.macro_f1, "micro_f1": self.micro_f1}
         group_accuracy = self.group_accuracy
         return {
             "task": self.task.name,
             "model": self.model,
             "data": self.rows.source,
             "rows": len(self.rows),
-            "labeled_rows": int((self.rows.labels != NO_LABEL).sum()) if self.rows.has_labels else 0,
+            "labeled_rows": int(self.rows.is_labeled.sum()) if self.rows.has_labels else 0,
             "calibrated": self.calibrated,
             "calibration": self.calibration,
             "pairs": [
@@ -100,7 +107,7 @@ class ZeroShotResult:
             ],
             **{name: vars(metric) for name, metric in metrics.items() if metric is not None},
             **({} if group_accuracy is None else {"group_accuracy": group_accuracy}),
-            "predicted": {label: int(count) for label, count in zip(self.task.labels, counts, strict=True)},
+            "predicted": self.label_counts,
             "warnings": self.warnings,
             "output": None if self.output is None else str(self.output),
             "seconds": round(self.seconds, 2),
@@ -115,6 +122,7 @@ def zero_shot(
     calibrate: bool | None = None,
     column_mapping: Mapping[str, str] | None = None,
     max_length: int = MAX_LENGTH,
+    labels_a_row: float = 1.0,
 ) -> ZeroShotResult:
     """Predict every row with every pair of the task, without any training.
 
@@ -125,24 +133,31 @@ def zero_shot(
     - `calibrate`: divide each label's probability by its mean over the data; by default where there are enough rows.
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `max_length`: the most tokens of a row.
+    - `labels_a_row`: how many labels a row has on average, where a task allows several: the highest scores of all rows
+      are predicted, so many that this holds. Without labelled rows no threshold can be chosen.
     """
     task = load_task(task)
+    if not 0 < labels_a_row <= len(task.labels):
+        raise DataError(
+            f"Rows cannot have {labels_a_row:g} of {len(task.labels)} labels on average; name more or fewer."
+        )
     path = None if output is None else Path(output)
     if path is not None:
         check_output(path, *([data] if isinstance(data, (str, Path)) else []))
     rows = load_rows(data, task, column_mapping)
-    unlabeled = int((rows.labels == NO_LABEL).sum()) if rows.has_labels else 0  # unknown labels fail before the model
+    unlabeled = int((~rows.is_labeled).sum()) if rows.has_labels else 0  # unknown labels fail before the model
     model = model if isinstance(model, ClozeModel) else load_model(model)
     calibrated = len(rows) >= min_rows(len(task.labels)) if calibrate is None else calibrate
     start_time = time.monotonic()
-    scores = score_zero_shot(model, rows, calibrated, max_length)
+    scores = score_zero_shot(model, rows, calibrated, max_length, labels_a_row)
     seconds = time.monotonic() - start_time
     if path is not None:
-        write_predictions(path, rows, ((start, scores.probabilities(start, stop)) for start, stop in scores.chunks()))
+        chunks = ((start, scores.probabilities(start, stop)) for start, stop in scores.chunks())
+        write_predictions(path, rows, chunks, decision=scores.decision)
     warnings = list(scores.warnings)
     if unlabeled:
         warnings.append(f"{unlabeled:,} of {len(rows):,} rows have no label and do not count in the accuracy.")
-    if calibrated and rows.has_labels:
+    if calibrated and rows.has_labels and not task.multilabel:
         warnings += imbalance_warnings(rows.labels, task.labels)
     metrics = {name: PairScores(**values) for name, values in (scores.metrics() if rows.has_labels else {}).items()}
     return ZeroShotResult(
@@ -152,11 +167,22 @@ def zero_shot(
         scores=scores,
         accuracy=metrics.get("accuracy"),
         macro_f1=metrics.get("macro_f1"),
+        micro_f1=metrics.get("micro_f1"),
         calibrated=calibrated,
-        calibration=_explain_calibration(calibrate, calibrated, rows),
+        calibration=_explain_calibration(calibrate, calibrated, rows) + _explain_count(task, labels_a_row),
         warnings=warnings,
         output=path,
         seconds=seconds,
+    )
+
+
+def _explain_count(task: Task, labels_a_row: float) -> str:
+    """A sentence about the assumed number of labels, where rows may have several."""
+    if not task.multilabel:
+        return ""
+    return (
+        f" The highest scores of all rows are predicted, {labels_a_row:g} a row on average: --labels-a-row sets the "
+        "number, since thresholds take labelled rows."
     )
 
 

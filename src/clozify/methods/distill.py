@@ -1,6 +1,6 @@
 """Soft labels and the training of the final classifier on them (section 3.3, steps 2 and 3).
 
-q = softmax(s_M / T), with T = 2
+q = softmax(s_M / T), with T = 2; with several labels a row q = sigmoid(s_M / T) of each label
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import expit, softmax
 from torch import Tensor
 
 from clozify.config.recipe import Distill
@@ -18,12 +18,13 @@ from clozify.methods._classifier import train_classifier
 from clozify.models.classifier import Classifier
 from clozify.prompts.encode import Batch, EncodedRows
 from clozify.training.loop import TrainingSetup, cycle_batches
-from clozify.training.losses import distillation_loss
+from clozify.training.losses import binary_cross_entropy, distillation_loss
 
 
-def soft_labels(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float32]:
-    """q: the softmax of the ensemble's scores at a temperature, (rows, labels)."""
-    probabilities: NDArray[np.float64] = softmax(scores / temperature, axis=-1)
+def soft_labels(scores: NDArray[np.float64], temperature: float, multilabel: bool = False) -> NDArray[np.float32]:
+    """q: the softmax, or the sigmoid, of the ensemble's scores at a temperature, (rows, labels)."""
+    scaled = scores / temperature
+    probabilities: NDArray[np.float64] = expit(scaled) if multilabel else softmax(scaled, axis=-1)
     return probabilities.astype(np.float32)
 
 
@@ -33,6 +34,8 @@ def distill(
     """Train the classifier in place on soft labels, `targets`, (rows, labels); returns the losses."""
     settings = setup.settings
     assert isinstance(settings, Distill)
+    if classifier.task.multilabel:
+        classifier.start_from(targets.mean(axis=0))
     batches = cycle_batches(len(unlabeled), settings.rows_per_step, setup.rng)
     scale = settings.temperature**2 if settings.scale_by_squared_temperature else 1.0
 
@@ -41,6 +44,8 @@ def distill(
         return unlabeled.batch(chosen), {"targets": targets[chosen]}
 
     def loss(scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        if classifier.task.multilabel:
+            return scale * binary_cross_entropy(scores / settings.student_temperature, inputs["targets"])
         return scale * distillation_loss(scores, inputs["targets"], settings.student_temperature)
 
     return train_classifier(classifier, next_batch, loss, setup, unlabeled)

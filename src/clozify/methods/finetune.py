@@ -1,7 +1,8 @@
 """Fine-tuning of one pattern-verbalizer pair (section 3.1), with auxiliary language modelling (section 3.2).
 
-L = (1 - alpha) L_CE + alpha L_MLM. A step's labelled and unlabelled rows share one forward pass; the head reads the
-states at the cloze slots of the labelled rows and at the masked tokens of the unlabelled ones, and no others.
+L = (1 - alpha) L_CE + alpha L_MLM. With several labels a row, L_CE is a binary cross-entropy. A step's labelled and
+unlabelled rows share one forward pass; the head reads the states at the cloze slots of the labelled rows and at the
+masked tokens of the unlabelled ones, and no others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from clozify.models.cloze import ClozeModel
 from clozify.prompts.encode import Batch, EncodedRows, concat_batches
 from clozify.prompts.verbalizer import LabelWords
 from clozify.training.loop import TrainingSetup, balanced_batches, class_weights, cycle_batches, train
-from clozify.training.losses import contrastive_loss, cross_entropy, joint_loss, masked_lm_loss
+from clozify.training.losses import binary_cross_entropy, contrastive_loss, cross_entropy, joint_loss, masked_lm_loss
 from clozify.utils.process_group import current_group, zero_loss
 
 
@@ -30,7 +31,7 @@ class StepRows:
     """The rows of one step: labelled ones and, for the auxiliary task, unlabelled ones in which tokens are masked."""
 
     labeled: Batch
-    labels: NDArray[np.int64]  # (labelled,)
+    labels: NDArray[Any]  # indices, (labelled,), or with several labels a row 0 and 1, (labelled, labels)
     masked: Batch | None = None
     targets: MaskedTokens | None = None
 
@@ -39,7 +40,7 @@ def finetune(
     model: ClozeModel,
     words: LabelWords,
     labeled: EncodedRows,
-    labels: NDArray[np.int16],
+    labels: NDArray[Any],
     unlabeled: EncodedRows | None,
     setup: TrainingSetup,
 ) -> list[float]:
@@ -64,14 +65,18 @@ def finetune(
         return train(model.model, step, setup, len(labeled), rates, bf16=model.trains_in_bf16)
 
 
-def _label_weights(model: ClozeModel, labels: NDArray[np.int16], count: int, setup: TrainingSetup) -> Tensor | None:
+def _as_targets(labels: NDArray[Any]) -> NDArray[Any]:
+    return labels.astype(np.int64 if labels.ndim == 1 else np.float32)
+
+
+def _label_weights(model: ClozeModel, labels: NDArray[Any], count: int, setup: TrainingSetup) -> Tensor | None:
     return class_weights(labels, count).to(model.device) if setup.balance else None
 
 
 def _row_sampler(
     model: ClozeModel,
     labeled: EncodedRows,
-    labels: NDArray[np.int16],
+    labels: NDArray[Any],
     unlabeled: EncodedRows | None,
     setup: TrainingSetup,
 ) -> Callable[[], StepRows]:
@@ -86,7 +91,7 @@ def _row_sampler(
 
         def next_labeled_rows() -> StepRows:
             chosen = next(labeled_batches)
-            return StepRows(labeled.batch(chosen), labels[chosen].astype(np.int64))
+            return StepRows(labeled.batch(chosen), _as_targets(labels[chosen]))
 
         return next_labeled_rows
     assert isinstance(settings, Finetune)
@@ -98,7 +103,7 @@ def _row_sampler(
         chosen = next(labeled_batches)
         batch = unlabeled.batch(next(unlabeled_batches), width)
         masked, targets = mask_tokens(batch, model.tokenizer, rng, settings.mlm_probability, settings.lm_targets)
-        return StepRows(labeled.batch(chosen), labels[chosen].astype(np.int64), masked, targets)
+        return StepRows(labeled.batch(chosen), _as_targets(labels[chosen]), masked, targets)
 
     return next_rows
 
@@ -130,7 +135,8 @@ class PairLoss:
 
     def _labeled_loss(self, states: Tensor, labels: Tensor) -> Tensor:
         """L_CE, and the contrastive loss where it has a weight, of states at the mask, (labelled, [masks,] hidden)."""
-        ce = cross_entropy(self.model.label_scores(states, self.words), labels, self.label_weights)
+        loss = cross_entropy if labels.ndim == 1 else binary_cross_entropy
+        ce = loss(self.model.label_scores(states, self.words), labels, self.label_weights)
         if not self.settings.contrastive:
             return ce
         states = states if states.ndim == 2 else states.mean(dim=1)

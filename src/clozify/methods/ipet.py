@@ -28,7 +28,7 @@ class Selection:
     """Unlabelled rows that one model is trained on, with the labels that its teachers give them."""
 
     rows: NDArray[np.int64]
-    labels: NDArray[np.int16]
+    labels: NDArray[Any]  # (rows,), or with several labels a row 0 and 1, (rows, labels)
     certainty: float  # the mean probability that the teachers give to these labels
     topped_up: NDArray[np.int64] = field(repr=False)  # (labels,): rows that were not the teachers' first choice
 

@@ -15,13 +15,15 @@ TOKENS = r"\w+|[^\w\s]"  # words of one letter and single symbols, too
 
 
 def tfidf_predictions(labeled: Rows, test: Rows) -> NDArray[np.int64]:
-    """The predicted label indices of the test rows."""
+    """The predicted label indices of the test rows; with several labels a row, a matrix of 0 and 1."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
     step = -(-len(labeled) // MAX_LABELED)
-    labels = labeled.labels[::step]
+    labels = labeled.targets[::step]
     texts = _texts(labeled, 0, len(labeled))[::step]
+    if labels.ndim == 2:
+        return _predict_several(labels, texts, test)
     if len(set(labels.tolist())) == 1 or not any(texts):
         return np.full(len(test), np.bincount(labels).argmax(), dtype=np.int64)
     vectorizer = TfidfVectorizer(token_pattern=TOKENS, ngram_range=(1, 2), sublinear_tf=True)
@@ -29,6 +31,24 @@ def tfidf_predictions(labeled: Rows, test: Rows) -> NDArray[np.int64]:
     predicted = np.empty(len(test), dtype=np.int64)
     for start, stop in test.chunks():
         predicted[start:stop] = classifier.predict(vectorizer.transform(_texts(test, start, stop)))
+    return predicted
+
+
+def _predict_several(labels: NDArray[np.int8], texts: list[str], test: Rows) -> NDArray[np.int64]:
+    """One regression for each label that some rows have and some do not; a probability of 0.5 decides."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    predicted = np.zeros((len(test), labels.shape[1]), dtype=np.int64)
+    predicted[:, labels.all(axis=0)] = 1
+    if not any(texts):
+        return predicted
+    vectorizer = TfidfVectorizer(token_pattern=TOKENS, ngram_range=(1, 2), sublinear_tf=True)
+    vectors = vectorizer.fit_transform(texts)
+    test_vectors = vectorizer.transform(_texts(test, 0, len(test)))
+    for label in np.flatnonzero(labels.any(axis=0) & ~labels.all(axis=0)):
+        classifier = LogisticRegression(C=10.0, max_iter=1_000).fit(vectors, labels[:, label])
+        predicted[:, label] = classifier.predict(test_vectors)
     return predicted
 
 

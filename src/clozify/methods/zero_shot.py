@@ -1,6 +1,9 @@
 """The unsupervised baseline: pairs without any training (lines 1 and 2 of the paper's table 1).
 
-The ensemble's probabilities are the softmax of the mean of the pairs' raw scores, or of calibrated ones.
+The ensemble's probabilities are the softmax of the mean of the pairs' raw scores, or of calibrated ones. Where rows may
+have several labels, calibration subtracts a label's mean score over the data instead. There is no threshold without
+labelled rows: a number of labels a row is assumed, a label's probability is the sigmoid of its score plus the logit of
+that number over |L|, and so many of the highest scores of all rows are predicted that rows have it on average.
 """
 
 from __future__ import annotations
@@ -8,14 +11,17 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import expit, logit, softmax
 
-from clozify.data.rows import NO_LABEL, Rows, chunk_rows
+from clozify.data.decision import Decision
+from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.calibration import calibrate, mean_probabilities
+from clozify.methods.multilabel import predict_highest
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.metrics import basic_metrics
 from clozify.models.cloze import ClozeModel
@@ -29,8 +35,10 @@ class ZeroShotScores:
 
     rows: Rows
     scores: NDArray[np.float32]  # (pairs, rows, labels), raw; a memory-mapped file
-    prior: NDArray[np.float64] | None  # (pairs, labels): the mean probability to divide by, if calibrated
+    # (pairs, labels), if calibrated: the mean probability to divide by or, with several labels a row, the mean score
+    prior: NDArray[np.float64] | None
     warnings: list[str]
+    labels_a_row: float = 1.0  # assumed on average, for tasks with several
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Start and stop of consecutive chunks of rows."""
@@ -39,17 +47,43 @@ class ZeroShotScores:
     def pair_scores(self, start: int, stop: int) -> NDArray[np.float64]:
         """The pairs' scores of a range of rows, with a prior calibrated: (pairs, rows, labels)."""
         scores = np.asarray(self.scores[:, start:stop], dtype=np.float64)
-        if self.prior is None:
-            return scores
-        return calibrate(scores, self.prior)
+        if self.rows.task.multilabel:
+            centre = scores.mean(axis=-1, keepdims=True) if self.prior is None else self.prior[:, None]
+            return np.asarray(scores - centre)
+        return scores if self.prior is None else calibrate(scores, self.prior)
 
     def probabilities(self, start: int, stop: int) -> NDArray[np.float64]:
         """The ensemble's probabilities of a range of rows: (rows, labels)."""
-        probabilities: NDArray[np.float64] = softmax(self.pair_scores(start, stop).mean(axis=0), axis=-1)
+        scores = self.pair_scores(start, stop).mean(axis=0)
+        probabilities: NDArray[np.float64] = (
+            expit(scores + self._prior_logit) if self.rows.task.multilabel else softmax(scores, axis=-1)
+        )
         return probabilities
 
-    def predictions(self) -> NDArray[np.int16]:
-        """The predicted labels of the pairs and, last, of the ensemble: (pairs + 1, rows)."""
+    @property
+    def _prior_logit(self) -> float:
+        """The logit of a label's assumed frequency."""
+        return float(logit(np.clip(self.labels_a_row / self.scores.shape[-1], 1e-6, 1 - 1e-6)))
+
+    @cached_property
+    def decision(self) -> Decision:
+        """How the ensemble's probabilities become labels."""
+        task = self.rows.task
+        if not task.multilabel:
+            return Decision(task.labels)
+        scores = np.concatenate([self.pair_scores(start, stop).mean(axis=0) for start, stop in self.chunks()])
+        lowest = scores[predict_highest(scores, self.labels_a_row) == 1].min()
+        threshold = float(np.nextafter(expit(lowest + self._prior_logit), 0))
+        return Decision(task.labels, (threshold,) * len(task.labels), task.separator)
+
+    def predictions(self) -> NDArray[Any]:
+        """The predicted labels of the pairs and, last, of the ensemble: (pairs + 1, rows).
+
+        With several labels a row, they are 0 and 1, (pairs + 1, rows, labels).
+        """
+        if self.rows.task.multilabel:
+            scores = np.concatenate([self.pair_scores(start, stop) for start, stop in self.chunks()], axis=1)
+            return predict_highest(np.concatenate([scores, scores.mean(axis=0, keepdims=True)]), self.labels_a_row)
         predicted = np.empty((len(self.scores) + 1, len(self.rows)), dtype=np.int16)
         for start, stop in self.chunks():
             scores = self.pair_scores(start, stop)
@@ -58,11 +92,11 @@ class ZeroShotScores:
         return predicted
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Accuracy and macro-F1: `mean` and `best` over the pairs, the `ensemble`, and each of the `patterns`."""
-        labeled = self.rows.labels != NO_LABEL
+        """Accuracy, macro-F1 and, of several labels, micro-F1: `mean`, `best`, the `ensemble`, all `patterns`."""
+        labeled = self.rows.is_labeled
         if not labeled.any():
             return {}
-        truth = self.rows.labels[labeled]
+        truth = self.rows.targets[labeled]
         metrics = [
             basic_metrics(truth, predicted[labeled], self.scores.shape[-1]).model_dump()
             for predicted in self.predictions()
@@ -80,9 +114,9 @@ class ZeroShotScores:
 
 
 def score_zero_shot(
-    model: ClozeModel, rows: Rows, calibrated: bool = False, max_length: int = MAX_LENGTH
+    model: ClozeModel, rows: Rows, calibrated: bool = False, max_length: int = MAX_LENGTH, labels_a_row: float = 1.0
 ) -> ZeroShotScores:
-    """Score every row with every pair of the rows' task."""
+    """Score every row with every pair of the rows' task; `labels_a_row` is assumed for tasks with several."""
     task, stats = rows.task, ScoringStats()
     prompts = compile_task(model, task, rows)
     shape = (len(task.pairs), len(rows), len(task.labels))
@@ -91,6 +125,8 @@ def score_zero_shot(
     with progress("scoring", len(rows) * len(prompts.patterns), "rows") as advance:
         for start, chunk in score_rows(model, prompts, rows, max_length, stats, advance):
             scores[:, start : start + chunk.shape[1]] = chunk
-    prior = mean_probabilities(scores) if calibrated else None
+    prior = None
+    if calibrated:
+        prior = scores.mean(axis=1, dtype=np.float64) if task.multilabel else mean_probabilities(scores)
     warnings = prompts.warnings + rows.warnings + stats.warnings(min(max_length, model.max_length))
-    return ZeroShotScores(rows, scores, prior, warnings)
+    return ZeroShotScores(rows, scores, prior, warnings, labels_a_row)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from clozify.config.pattern import Pattern, Segment, Slot
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
+from clozify.data.decision import Decision, decision_of
 from clozify.data.rows import Rows
 from clozify.errors import ModelError, quoted
 from clozify.gpu.cuda_graphs import CapturableStep
@@ -39,6 +40,7 @@ from clozify.models.onnx import ONNX_FILE, OnnxModel
 from clozify.prompts.encode import Batch, EncodedRows, compile_segments
 from clozify.utils import libraries
 from clozify.utils.atomic import atomic_write_text
+from clozify.utils.checked_files import read_json
 from clozify.utils.process_group import current_group
 
 TASK_FILE = "task.toml"
@@ -94,6 +96,16 @@ class Classifier(Encoder):
             logits.append(output.logits)
         order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self.device)
         return torch.cat(logits)[order]
+
+    def start_from(self, probabilities: NDArray[Any]) -> None:
+        """Let a new head answer with these probabilities, (labels,), of several labels a row: its bias is their logit.
+
+        From a probability of 0.5 for each label, rare ones would take hundreds of steps to get there.
+        """
+        outputs = [m for m in self.model.modules() if isinstance(m, nn.Linear) and m.out_features == len(probabilities)]
+        if outputs and outputs[-1].bias is not None:
+            bias = torch.logit(torch.as_tensor(probabilities, dtype=torch.float32), eps=1e-3)
+            outputs[-1].bias.data.copy_(bias)
 
     def capturable_step(
         self,
@@ -221,6 +233,7 @@ class Classifier(Encoder):
 def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) -> Classifier:
     """A pretrained encoder with a fresh classification head, drawn from torch's generator."""
     label_names = dict(enumerate(task.labels))
+    several_labels: dict[str, Any] = {"problem_type": "multi_label_classification"} if task.multilabel else {}
     pretrained = load_pretrained(
         name,
         "new classifier",
@@ -228,10 +241,25 @@ def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) ->
         num_labels=len(task.labels),
         id2label=label_names,
         label2id={label: index for index, label in label_names.items()},
+        **several_labels,
     )
     max_length = min(recipe.max_seq_length, max_positions(pretrained.model, pretrained.tokenizer))
     options = GpuOptions.from_recipe(recipe)
     return Classifier(pretrained.model.to(device), pretrained.tokenizer, task, max_length, options)
+
+
+def write_thresholds(folder: Path, decision: Decision) -> None:
+    """Add the labels' thresholds to a classifier's config.json, where rows may have several labels."""
+    if decision.multilabel:
+        config = read_json(folder / "config.json") | {"thresholds": decision.by_label()}
+        atomic_write_text(folder / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+
+
+def load_decision(folder: Path) -> Decision:
+    """How the scores of a classifier or an export become labels: its task and its config.json say."""
+    task = load_classifier_task(folder)
+    thresholds = read_json(folder / "config.json").get("thresholds") if task.multilabel else None
+    return decision_of(task, thresholds, str(folder / "config.json"))
 
 
 def rename_labels(folder: Path, labels: Sequence[str]) -> None:

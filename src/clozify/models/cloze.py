@@ -102,6 +102,7 @@ class _DeviceWords(NamedTuple):
     ids: Tensor
     mean: Tensor
     masks: Tensor | None
+    zero_points: Tensor | None
 
 
 def _mean_over_masks(states: Tensor) -> Tensor:
@@ -188,8 +189,9 @@ class ClozeModel(Encoder):
                     self.to_device(words.ids),
                     self.to_device(words.mean),
                     None if words.masks is None else self.to_device(words.masks),
+                    None if words.zero_points is None else self.to_device(words.zero_points),
                 )
-        ids, mean, masks = self._label_words[words]
+        ids, mean, masks, zero_points = self._label_words[words]
         with torch.autocast(self.device.type, enabled=False):  # few numbers: always in full precision
             states = states.to(self.dtype)
             if masks is None:
@@ -200,6 +202,8 @@ class ClozeModel(Encoder):
             scores: Tensor = word_scores @ mean.to(self.dtype).T
             if self.label_offsets is not None:
                 scores = scores + self.label_offsets(self.head.transform(_mean_over_masks(states)))
+            if zero_points is not None:
+                scores = scores - zero_points.to(self.dtype)
         return scores
 
     @property

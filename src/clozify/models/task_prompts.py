@@ -6,7 +6,7 @@ Words that the model cannot use are reported all at once, each with words that i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import shorten
 
 import numpy as np
@@ -43,10 +43,12 @@ class TaskPrompts:
     warnings: list[str]
     fields: list[FieldInContext]  # every field that some pattern of the task reads, once for each way it is tokenised
 
-    def for_pair(self, pair: int) -> TaskPrompts:
-        """The pattern of one pair, by its index in `task.pairs`."""
+    def for_pair(self, pair: int, zero_points: Sequence[float] | None = None) -> TaskPrompts:
+        """The pattern of one pair, by its index in `task.pairs`; `zero_points` are subtracted from the scores."""
         (prompt,) = [prompt for prompt in self.patterns if pair in prompt.pairs]
         words = prompt.words[prompt.pairs.index(pair)]
+        if zero_points is not None:
+            words = replace(words, zero_points=np.asarray(zero_points, dtype=np.float32))
         return TaskPrompts([PatternPrompt(prompt.template, (pair,), (words,))], [], self.fields)
 
     def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[FieldInContext, RaggedTokens]:

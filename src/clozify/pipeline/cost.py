@@ -18,11 +18,13 @@ from clozify.data.rows import Rows
 from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
 from clozify.methods.ipet import counts_to_draw
+from clozify.methods.ipet_label_sets import label_set_counts
 from clozify.methods.score import score_rows
 from clozify.models.classifier import new_classifier
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task
 from clozify.pipeline.augmentation import Augmented, join_paraphrases, make_augmenter, select_fraction
+from clozify.pipeline.folds import make_folds
 from clozify.pipeline.generations import choose_generation_teachers, generation_indices, members_to_score
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.pipeline.semi_supervised import SemiSupervised
@@ -50,6 +52,7 @@ class CostEstimate:
     disk_mib: float
     seconds: int
     rows_to_augment: int | None = None  # for UDA and MixText
+    threshold_models: int | None = None  # trained to choose thresholds, with several labels a row
     at_once: int | None = None  # models that are trained at the same time, for `--at-once auto`
     why: str | None = None
 
@@ -91,6 +94,11 @@ def estimate(plan: Plan, context: RunContext) -> CostEstimate:
     kept_models = 1 if classifiers else plan.member_pairs * plan.recipe.repetitions
     weights = kept_models * (classifier.parameters if classifiers else member.parameters)
     scores = (rows_to_score + classifiers * _count(plan.test)) * len(plan.task.labels)
+    folds = len(make_folds(plan))
+    fold_seconds = classifier_steps * classifier.step_seconds
+    if not supervised:
+        steps = plan.recipe.member_settings(plan.with_lm).steps(len(plan.labeled))
+        fold_seconds = steps * member.step_seconds + len(plan.labeled) * member.row_seconds
     return CostEstimate(
         members=members,
         steps_a_member=round(member_steps / max(1, members)),
@@ -102,7 +110,9 @@ def estimate(plan: Plan, context: RunContext) -> CostEstimate:
             member_steps * member.step_seconds
             + rows_to_score * member.row_seconds
             + classifiers * classifier_steps * classifier.step_seconds
+            + folds * fold_seconds
         ),
+        threshold_models=folds or None,
     )
 
 
@@ -125,7 +135,10 @@ def generation_costs(plan: Plan) -> list[GenerationCost]:
     if plan.recipe.ipet.keep == "better":
         scoring = [members] * len(indices)
     sizes = [len(plan.labeled)]
-    label_counts = np.bincount(plan.labeled.labels, minlength=len(plan.task.labels)).astype(np.int64)
+    if plan.task.multilabel:
+        label_counts = label_set_counts(plan.labeled.label_matrix)
+    else:
+        label_counts = np.bincount(plan.labeled.labels, minlength=len(plan.task.labels)).astype(np.int64)
     for index in indices:
         drawn, _ = counts_to_draw(label_counts, index, len(plan.unlabeled), plan.recipe.ipet)
         sizes.append(len(plan.labeled) + int(drawn.sum()))
@@ -259,7 +272,7 @@ def time_member(plan: Plan, context: RunContext, rows: int | None = None) -> Mem
     )
     scored = plan.labeled if unlabeled is None else unlabeled
     labeled = plan.labeled if len(plan.labeled) else scored  # zero-shot members are trained on unlabelled rows
-    labels = plan.labeled.labels if len(plan.labeled) else np.zeros(len(labeled), dtype=np.int16)
+    labels = plan.labeled.targets if len(plan.labeled) else np.zeros(len(labeled), dtype=np.int16)
 
     def encode(rows: Rows) -> EncodedRows:
         return EncodedRows(pattern.template, prompts.tokenize(model, rows, 0, len(rows)), max_length)

@@ -15,25 +15,27 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from clozify.config.recipe import Training
+from clozify.data.decision import Decision
 from clozify.data.rows import Rows
 from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import distill
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
-from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels
+from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels, write_thresholds
+from clozify.pipeline.folds import Fold, make_folds
 from clozify.pipeline.run import Run
 from clozify.pipeline.soft_labels import SoftLabels
+from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
 from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
 from clozify.prompts.encode import EncodedRows
 from clozify.runs.jobs import JobResult
 from clozify.runs.keys import data_inputs, job_key, model_key
 from clozify.runs.metrics import ClassifierMetrics
 from clozify.runs.plan import Plan
-from clozify.runs.records import TEST_SCORES
+from clozify.runs.records import HELD_OUT_SCORES, TEST_SCORES
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
 from clozify.utils.checked_files import read_json
@@ -99,6 +101,7 @@ class SupervisedTraining:
     """Training on T alone, the paper's supervised baseline."""
 
     name: str = "supervised"
+    fold: Fold | None = None  # which is left out, with several labels a row
 
     def settings(self, plan: Plan) -> Training:
         """The recipe's section `supervised`."""
@@ -109,17 +112,40 @@ class SupervisedTraining:
         return plan.recipe.supervised.steps(len(plan.labeled))
 
     def key(self, plan: Plan) -> dict[str, Any]:
-        """Whether the loss is weighted so that every label counts the same."""
-        return {"balance": plan.recipe.balance}
+        """Whether the loss is weighted so that every label counts the same, and which rows are left out."""
+        fold = {} if self.fold is None else {"fold": [self.fold.index, self.fold.count, plan.recipe.seed]}
+        return {"balance": plan.recipe.balance, **fold}
 
     def fit(self, worker: Worker, classifier: Classifier, setup: TrainingSetup) -> list[float]:
         """Train the classifier; returns the losses."""
         labeled = worker.plan.labeled
-        return supervised(classifier, classifier.encode(labeled), labeled.labels, setup)
+        if self.fold is not None:
+            labeled = labeled.select(self.fold.training(worker.plan))
+        return supervised(classifier, classifier.encode(labeled), labeled.targets, setup)
 
 
-def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetrics:
-    """Train the classifier once a repetition and publish one of them as `classifier/`; returns the metrics of all."""
+def choose_supervised_thresholds(run: Run) -> Decision:
+    """How the supervised classifier's scores become labels; with several a row, by thresholds from folds of T."""
+    folds, (seeds,) = make_folds(run.plan), run.plan.seeds()
+    paths, jobs = list[Path](), list[ClassifierJob]()
+    for fold in folds:
+        training = SupervisedTraining(fold=fold)
+        key = _key(run, training, seeds[0], keep_weights=False)
+        paths.append(run.folder.job_path("classifiers", key))
+        name = f"thresholds, classifier {fold.index + 1}/{fold.count}  seed {seeds[0]}"
+        if run.folder.has_job("classifiers", key, run.context.log):
+            run.context.log(f"{name}  already done")
+        else:
+            jobs.append(ClassifierJob(name, key, seeds[0], False, training, fold))
+    run.run_jobs(jobs, "thresholds")
+    return decide_by_folds(run, folds, paths) if folds else decide_without_folds(run)
+
+
+def train_classifier(run: Run, training: ClassifierTraining, decision: Decision) -> ClassifierMetrics:
+    """Train the classifier once a repetition and publish one of them as `classifier/`; returns the metrics of all.
+
+    `decision` says how its scores become labels.
+    """
     plan, folder = run.plan, run.folder
     paths, jobs = list[Path](), list[ClassifierJob]()
     (seeds,) = plan.seeds()
@@ -139,6 +165,7 @@ def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetric
     plan.task.save(run.results / "classifier" / TASK_FILE)  # not the job's: the task may have new aliases
     if plan.key_labels:
         rename_labels(run.results / "classifier", plan.task.labels)
+    write_thresholds(run.results / "classifier", decision)
     metrics = ClassifierMetrics(jobs=[path.name for path in paths])
     if dev_scores:
         metrics = metrics.model_copy(update={"dev_each": dev_scores, "kept": kept})
@@ -146,9 +173,11 @@ def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetric
         return metrics
     evaluations = []
     for path in paths:
-        probabilities = softmax(np.load(path / TEST_SCORES).astype(np.float64), axis=-1)
-        task = plan.task
-        evaluations.append(detailed_metrics(plan.test.labels, probabilities, task.labels, task.label_groups))
+        task, probabilities = plan.task, decision.probabilities(np.load(path / TEST_SCORES))
+        predicted = decision.predict(probabilities)
+        evaluations.append(
+            detailed_metrics(plan.test.targets, probabilities, task.labels, task.label_groups, predicted)
+        )
     return metrics.model_copy(update=_summarize(evaluations, kept))
 
 
@@ -181,7 +210,8 @@ def _summarize(evaluations: list[Evaluation], kept: int) -> dict[str, Any]:
     """Mean and standard deviation over the repetitions, and the details of the kept one."""
     details = ("labels", "confusion", "confused", "groups")
     summary: dict[str, Any] = {name: getattr(evaluations[kept], name) for name in details}
-    for metric in ("accuracy", "macro_f1", "calibration_error"):
+    micro = ["micro_f1"] if evaluations[kept].micro_f1 is not None else []
+    for metric in ["accuracy", "macro_f1", *micro, "calibration_error"]:
         values = [getattr(evaluation, metric) for evaluation in evaluations]
         summary[metric] = float(np.mean(values))
         summary[f"{metric}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
@@ -198,6 +228,7 @@ class ClassifierJob:
     seed: int
     keep_weights: bool
     training: ClassifierTraining
+    fold: Fold | None = None  # of the labelled rows, which is then scored instead of the test rows
 
     def run(self, worker: Worker) -> JobResult:
         """Train a new classifier on the pretrained encoder and write its scores and its weights."""
@@ -215,7 +246,10 @@ class ClassifierJob:
             setup = TrainingSetup(settings, rng, accelerator, monitor, plan.recipe.balance)
             losses = self.training.fit(worker, classifier, setup)
         with worker.folder.writing("classifiers", self.key) as tmp_path:
-            if plan.test is not None:
+            if self.fold is not None:
+                held_out = plan.labeled.select(self.fold.held_out(plan))
+                np.save(tmp_path / HELD_OUT_SCORES, _score(classifier, held_out, device))
+            elif plan.test is not None:
                 np.save(tmp_path / TEST_SCORES, _score(classifier, plan.test, device))
             if self.keep_weights:
                 classifier.save(tmp_path / "model")

@@ -108,6 +108,11 @@ def find_words(
     the search will take, once that is known.
     """
     loaded_task, loaded_recipe = load_task(task), load_recipe(recipe, settings)
+    if loaded_task.multilabel:
+        raise TaskError(
+            "Words are searched for tasks with one label a row, and this one has multilabel = true; write the words "
+            "yourself: clozify check shows what the model expects."
+        )
     seeds = _check_seed_words(loaded_task, seed_words or {})
     allowed = None if allowed_words is None else _read_words(allowed_words)
     forbidden = _read_words(forbidden_words)

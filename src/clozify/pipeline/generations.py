@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 
+from clozify.data.decision import Decision
 from clozify.data.rows import chunk_rows
 from clozify.errors import RecipeError, quoted
 from clozify.methods.ensemble import Ensemble
@@ -25,7 +26,8 @@ from clozify.methods.ipet import (
     is_better,
     select_training_rows,
 )
-from clozify.pipeline.members import DrawnRows, evaluate_members, first_generation, train_members
+from clozify.methods.ipet_label_sets import select_label_sets, set_counts_to_draw
+from clozify.pipeline.members import DrawnRows, ZeroPoints, evaluate_members, first_generation, train_members
 from clozify.pipeline.run import Run
 from clozify.pipeline.untrained import untrained_members
 from clozify.runs.metrics import Generation, MemberMetrics
@@ -44,7 +46,7 @@ def generation_indices(plan: Plan) -> list[int]:
 
 
 def train_generations(
-    run: Run, pair_weights: Sequence[float], keep_weights: bool
+    run: Run, pair_weights: Sequence[float], keep_weights: bool, decision: Decision, zero_points: ZeroPoints = None
 ) -> tuple[list[Member], list[Generation]]:
     """Train all generations; returns the members of the last one, and the metrics of each."""
     plan = run.plan
@@ -56,7 +58,7 @@ def train_generations(
         )
     run.context.log(f"iPET: {len(indices) + 1} generations, M^0 {'untrained' if zero_shot else 'trained on T'}")
     may_be_last = not indices or plan.recipe.ipet.keep == "better"
-    specs = first_generation(plan, pair_weights, keep_weights and may_be_last)
+    specs = first_generation(plan, pair_weights, keep_weights and may_be_last, zero_points)
     teachers = [choose_generation_teachers(plan, len(specs), index) for index in indices]  # before anything is trained
     scoring = [members_to_score(of_generation) for of_generation in teachers]
     scoring.append(set(range(len(specs))))  # the last generation's scores are the soft labels
@@ -68,9 +70,9 @@ def train_generations(
     else:
         first = [replace(spec, score_unlabeled=member in scoring[0]) for member, spec in enumerate(specs)]
         members = train_members(run, first, "generation 0")
-    generations = [_evaluate_generation(run, 0, members, None, pair_weights)]
+    generations = [_evaluate_generation(run, 0, members, None, pair_weights, decision)]
     for position, index in enumerate(indices):
-        selections = _select_rows(run, index, members, teachers[position], pair_weights)
+        selections = _select_rows(run, index, members, teachers[position], pair_weights, decision)
         is_last = position + 1 == len(indices)
         drawn = [
             replace(
@@ -82,7 +84,7 @@ def train_generations(
             for member, (spec, selection) in enumerate(zip(specs, selections, strict=True))
         ]
         previous, members = members, train_members(run, drawn, f"generation {index}")
-        generations.append(_evaluate_generation(run, index, members, previous, pair_weights, selections))
+        generations.append(_evaluate_generation(run, index, members, previous, pair_weights, decision, selections))
         compared = index > 1 or not zero_shot  # the certainty of untrained pairs is no measure
         if keeps_better and compared and not _is_better(generations[-1], generations[-2]):
             run.context.log(f"generation {index} is dropped: on the unlabelled rows it is less certain than the last")
@@ -115,13 +117,24 @@ def members_to_score(teachers: Teachers) -> set[int]:
 
 
 def _select_rows(
-    run: Run, index: int, members: Sequence[Member], teachers: Teachers, pair_weights: Sequence[float]
+    run: Run,
+    index: int,
+    members: Sequence[Member],
+    teachers: Teachers,
+    pair_weights: Sequence[float],
+    decision: Decision,
 ) -> list[Selection]:
     """The unlabelled rows that each member of a generation is trained on besides T."""
     plan, settings, labels = run.plan, run.plan.recipe.ipet, run.plan.task.labels
     assert plan.unlabeled is not None
-    label_counts = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
-    counts, capped = counts_to_draw(label_counts, index, len(plan.unlabeled), settings)
+    if decision.multilabel:
+        counts, capped = set_counts_to_draw(plan.labeled.label_matrix, index, len(plan.unlabeled), settings)
+        label_counts = np.ones(
+            len(labels), dtype=np.int64
+        )  # none is drawn for labels without rows, so no warning is needed
+    else:
+        label_counts = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
+        counts, capped = counts_to_draw(label_counts, index, len(plan.unlabeled), settings)
     if len(plan.labeled) and not label_counts.all():
         missing = [label for label, count in zip(labels, label_counts, strict=True) if not count]
         run.context.warn(
@@ -139,6 +152,11 @@ def _select_rows(
     selections = []
     for member, member_teachers in enumerate(teachers):
         rng = np.random.default_rng([plan.recipe.seed, index, member, 1])
+        if decision.multilabel:
+            chosen = [int(teacher) for teacher in member_teachers]
+            s_n = Ensemble([scores[teacher] for teacher in chosen], [weights[teacher] for teacher in chosen])
+            selections.append(select_label_sets(s_n, counts, decision, rng))
+            continue
         selections.append(select_training_rows(scores, weights, counts, settings, member_teachers, rng, by_untrained))
     topped_up = np.max([selection.topped_up for selection in selections], axis=0)
     if topped_up.any():
@@ -158,12 +176,14 @@ def _evaluate_generation(
     members: Sequence[Member],
     previous: Sequence[Member] | None,
     pair_weights: Sequence[float],
+    decision: Decision,
     selections: Sequence[Selection] | None = None,
 ) -> Generation:
     """A generation's metrics: its training rows, its certainty, its agreement with the previous one, its accuracy."""
     plan, labels = run.plan, run.plan.task.labels
     ensemble = _ensemble(members, pair_weights)
-    certainty, agreement = _compare(ensemble, None if previous is None else _ensemble(previous, pair_weights))
+    before = None if previous is None else _ensemble(previous, pair_weights)
+    certainty, agreement = _compare(ensemble, before, decision)
     generation = Generation(
         generation=index,
         members=len(members),
@@ -171,10 +191,10 @@ def _evaluate_generation(
         jobs=[member.job for member in members],
         certainty=certainty,
         agreement=agreement,
-        consensus=_consensus(ensemble),
+        consensus=_consensus(ensemble, decision),
     )
     if selections is not None:
-        drawn = np.mean([np.bincount(s.labels, minlength=len(labels)) for s in selections], axis=0)
+        drawn = np.mean([_label_counts(s.labels, len(labels)) for s in selections], axis=0)
         generation = generation.model_copy(
             update={
                 "training_rows": len(plan.labeled) + round(float(np.mean([len(s.rows) for s in selections]))),
@@ -184,8 +204,8 @@ def _evaluate_generation(
             }
         )
     if plan.test is not None:
-        metrics = evaluate_members(plan, members)
-        summary = {name: getattr(metrics, name) for name in ("accuracy", "macro_f1", "min", "max")}
+        metrics = evaluate_members(plan, members, decision)
+        summary = {name: getattr(metrics, name) for name in ("accuracy", "macro_f1", "micro_f1", "min", "max")}
         generation = generation.model_copy(update=summary | {"each": [_summarize(member) for member in metrics.each]})
     on_test = "" if generation.accuracy is None else f", mean accuracy {100 * generation.accuracy:.1f}"
     agreeing = "" if agreement is None else f", agrees with the one before on {100 * agreement:.1f}%"
@@ -193,9 +213,14 @@ def _evaluate_generation(
     return generation
 
 
+def _label_counts(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """How many rows have each label, of indices or of a matrix of 0 and 1."""
+    return labels.sum(axis=0, dtype=np.int64) if labels.ndim == 2 else np.bincount(labels, minlength=count)
+
+
 def _summarize(member: MemberMetrics) -> MemberMetrics:
     """A member's metrics without details, which metrics.json has of the last generation's members alone."""
-    return MemberMetrics(**member.model_dump(include={"pair", "seed", "job", "accuracy", "macro_f1"}))
+    return MemberMetrics(**member.model_dump(include={"pair", "seed", "job", "accuracy", "macro_f1", "micro_f1"}))
 
 
 def _ensemble(members: Sequence[Member], pair_weights: Sequence[float]) -> Ensemble | None:
@@ -206,27 +231,27 @@ def _ensemble(members: Sequence[Member], pair_weights: Sequence[float]) -> Ensem
     return Ensemble([member.unlabeled_scores() for member in scored], [pair_weights[member.pair] for member in scored])
 
 
-def _consensus(ensemble: Ensemble | None) -> float | None:
-    """The mean over the members of the fraction of rows to which they give the ensemble's label."""
+def _consensus(ensemble: Ensemble | None, decision: Decision) -> float | None:
+    """The mean over the members of the fraction of rows to which they give the ensemble's label, or labels."""
     if ensemble is None:
         return None
     agreeing = 0.0
     for start, scores in ensemble.chunks(chunk_rows(ensemble.scores[0].shape[1], CHUNK_SIZE)):
-        predicted = scores.argmax(axis=1)
         stop = start + len(scores)
-        agreeing += float(np.mean([(of[start:stop].argmax(axis=1) == predicted).sum() for of in ensemble.scores]))
+        agreeing += float(np.mean([decision.same(of[start:stop], scores).sum() for of in ensemble.scores]))
     return agreeing / len(ensemble)
 
 
-def _compare(ensemble: Ensemble | None, previous: Ensemble | None) -> tuple[float | None, float | None]:
+def _compare(
+    ensemble: Ensemble | None, previous: Ensemble | None, decision: Decision
+) -> tuple[float | None, float | None]:
     """The mean probability of the predicted labels, and the fraction of rows that are predicted as before."""
     if ensemble is None:
         return None, None
     certainty, agreeing = 0.0, 0
     for start, scores in ensemble.chunks(chunk_rows(ensemble.scores[0].shape[1], CHUNK_SIZE)):
-        certainty += float(softmax(scores, axis=-1).max(axis=1).sum())
+        certainty += float(decision.certainty(scores).sum())
         if previous is not None:
-            previous_scores = previous[start : start + len(scores)]
-            agreeing += int((scores.argmax(axis=1) == previous_scores.argmax(axis=1)).sum())
+            agreeing += int(decision.same(scores, previous[start : start + len(scores)]).sum())
     rows = len(ensemble)
     return certainty / rows, None if previous is None else agreeing / rows

@@ -10,19 +10,23 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from clozify.config.recipe import Training
+from clozify.data.decision import Decision
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.finetune import finetune
-from clozify.metrics import BasicMetrics, Evaluation, detailed_metrics
+from clozify.metrics import BasicMetrics, Evaluation, detailed_metrics, mean_micro_f1
 from clozify.models.lora import save_adapter
+from clozify.pipeline.folds import Fold, make_folds
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import score_data_set, write_scores
 from clozify.pipeline.sharded_scoring import ShardedScoring, ShardJob, save_trained_weights, shard_spans
+from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
 from clozify.pipeline.token_cache import labeled_tokens, unlabeled_tokens
 from clozify.pipeline.untrained import scores_inputs
 from clozify.prompts.encode import EncodedRows
@@ -31,7 +35,7 @@ from clozify.runs.jobs import Job, JobResult
 from clozify.runs.keys import hash_key, job_key
 from clozify.runs.metrics import MemberMetrics, MembersMetrics
 from clozify.runs.plan import Plan
-from clozify.runs.records import Member
+from clozify.runs.records import HELD_OUT_SCORES, Member
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
 
@@ -43,7 +47,7 @@ class DrawnRows:
     """Unlabelled rows with the labels that other members gave them (section 3.4)."""
 
     rows: NDArray[np.int64]  # indices of unlabelled rows
-    labels: NDArray[np.int16]
+    labels: NDArray[Any]  # (rows,), or with several labels a row 0 and 1, (rows, labels)
 
     @property
     def key(self) -> str:
@@ -60,17 +64,43 @@ class MemberSpec:
     drawn: DrawnRows | None = None
     score_unlabeled: bool = True
     keep_weights: bool = False
+    zero_points: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
+    fold: Fold | None = None  # trained on T without this fold, which is all that it scores
 
 
-def first_generation(plan: Plan, pair_weights: Sequence[float], keep_weights: bool = False) -> list[MemberSpec]:
+ZeroPoints = Sequence[Sequence[float]] | None  # of each pair's labels, with several labels a row
+
+
+def first_generation(
+    plan: Plan, pair_weights: Sequence[float], keep_weights: bool = False, zero_points: ZeroPoints = None
+) -> list[MemberSpec]:
     """Every pair with every seed, trained on T alone: the members of PET, and of iPET's M^0."""
     best = np.argsort([-weight for weight in pair_weights], kind="stable")[: plan.recipe.max_pairs]
     return [
-        MemberSpec(pair, seed, keep_weights=keep_weights)
+        MemberSpec(pair, seed, keep_weights=keep_weights, zero_points=_of_pair(zero_points, pair))
         for pair, seeds in enumerate(plan.seeds(len(plan.task.pairs)))
         for seed in seeds
         if pair in best
     ]
+
+
+def _of_pair(zero_points: ZeroPoints, pair: int) -> tuple[float, ...] | None:
+    return None if zero_points is None else tuple(zero_points[pair])
+
+
+def choose_member_thresholds(run: Run, pair_weights: Sequence[float], zero_points: ZeroPoints) -> Decision:
+    """How members' scores become labels; with several a row, by thresholds from members of the best pair on folds."""
+    folds = make_folds(run.plan)
+    if not folds:
+        return decide_without_folds(run)
+    best = int(np.argmax(pair_weights))
+    seed = run.plan.seeds(len(run.plan.task.pairs))[best][0]
+    specs = [
+        MemberSpec(best, seed, score_unlabeled=False, zero_points=_of_pair(zero_points, best), fold=fold)
+        for fold in folds
+    ]
+    paths: list[Path] = [member.folder for member in train_members(run, specs, "thresholds")]
+    return decide_by_folds(run, folds, paths)
 
 
 def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = None) -> list[Member]:
@@ -83,7 +113,8 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
     is_sharded = bool(shard_spans(run))
     for number, spec in enumerate(specs, start=1):
         key = _find_key(run, spec)
-        members.append(Member(spec.pair, spec.seed, folder.job_path("members", key), spec.score_unlabeled))
+        path = folder.job_path("members", key)
+        members.append(Member(spec.pair, spec.seed, path, spec.score_unlabeled, spec.zero_points))
         title = "member" if group is None else f"{group}, member"
         name = f"{title} {number}/{len(specs)}  {plan.task.pairs[spec.pair].name}  seed {spec.seed}"
         if folder.has_job("members", key, run.context.log):
@@ -96,7 +127,7 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
         if isinstance(job, ShardJob):
             sharded_scoring.complete(job)
         elif isinstance(job, MemberJob) and job.is_sharded:
-            return sharded_scoring.start(job.name, job.key, job.spec.pair, job.spec.seed)
+            return sharded_scoring.start(job.name, job.key, job.spec.pair, job.spec.seed, job.spec.zero_points)
         return ()
 
     run.run_jobs(jobs, group or "members", on_done)
@@ -123,6 +154,7 @@ def _key(run: Run, spec: MemberSpec) -> str:
         score_unlabeled=spec.score_unlabeled,
         keep_weights=spec.keep_weights,
         adapter=plan.recipe.adapter.model_dump(mode="json"),
+        **({} if spec.fold is None else {"fold": [spec.fold.index, spec.fold.count, plan.recipe.seed]}),
         **scores_inputs(run),
     )
 
@@ -157,8 +189,13 @@ class MemberJob:
         if self.is_sharded:
             save_trained_weights(worker, self.key)
         with worker.folder.writing(kind, self.key) as tmp_path:
-            score_unlabeled = spec.score_unlabeled and plan.unlabeled is not None and not self.is_sharded
-            write_scores(worker, worker.prompts.for_pair(spec.pair), tmp_path, score_unlabeled)
+            prompts = worker.prompts.for_pair(spec.pair, spec.zero_points)
+            if spec.fold is None:
+                score_unlabeled = spec.score_unlabeled and plan.unlabeled is not None and not self.is_sharded
+                write_scores(worker, prompts, tmp_path, score_unlabeled)
+            else:
+                held_out = score_data_set(worker, prompts, "labeled")[0][spec.fold.held_out(plan)]
+                np.save(tmp_path / HELD_OUT_SCORES, held_out)
             if spec.keep_weights and worker.model.has_adapter:
                 save_adapter(worker.model.model, tmp_path / "model", plan.base)
             elif spec.keep_weights:
@@ -184,9 +221,12 @@ class MemberJob:
 def _finetune(worker: Worker, spec: MemberSpec, name: str) -> tuple[list[float], list[float], int]:
     """Train the worker's model; returns the losses, the metric on the development rows and the number of rows."""
     plan, model = worker.plan, worker.pretrained_model(spec.seed)
-    prompts = worker.prompts.for_pair(spec.pair)
+    prompts = worker.prompts.for_pair(spec.pair, spec.zero_points)
     (pattern,) = prompts.patterns
-    tokens, labels = labeled_tokens(worker), plan.labeled.labels
+    tokens, labels = labeled_tokens(worker), plan.labeled.targets
+    if spec.fold is not None:
+        rows = spec.fold.training(plan)
+        tokens, labels = {field: of_field.select(rows) for field, of_field in tokens.items()}, labels[rows]
     unlabeled = unlabeled_tokens(worker) if plan.unlabeled is not None else None
     if spec.drawn is not None:  # T first, then the drawn rows, in tokens and in labels
         assert unlabeled is not None
@@ -216,23 +256,29 @@ def _finetune(worker: Worker, spec: MemberSpec, name: str) -> tuple[list[float],
     return losses, dev_scores, len(labels)
 
 
-def evaluate_ensemble(plan: Plan, members: Sequence[Member], weights: Sequence[float]) -> Evaluation:
+def evaluate_ensemble(
+    plan: Plan, members: Sequence[Member], weights: Sequence[float], decision: Decision
+) -> Evaluation:
     """The ensemble's metrics on the test rows."""
-    assert plan.test is not None
     scores = combine_scores([member.test_scores() for member in members], weights)  # (rows, labels)
-    task = plan.task
-    return detailed_metrics(plan.test.labels, softmax(scores, axis=-1), task.labels, task.label_groups)
+    return _evaluate_scores(plan, scores, decision)
 
 
-def evaluate_members(plan: Plan, members: Sequence[Member]) -> MembersMetrics:
-    """Each member's metrics on the test rows, each pair's mean over its seeds, and the worst and the best pair."""
+def _evaluate_scores(plan: Plan, scores: NDArray[Any], decision: Decision) -> Evaluation:
     assert plan.test is not None
+    probabilities = decision.probabilities(scores)
+    predicted, task = decision.predict(probabilities), plan.task
+    return detailed_metrics(plan.test.targets, probabilities, task.labels, task.label_groups, predicted)
+
+
+def evaluate_members(plan: Plan, members: Sequence[Member], decision: Decision) -> MembersMetrics:
+    """Each member's metrics on the test rows, each pair's mean over its seeds, and the worst and the best pair."""
     each = []
     for member in members:
-        evaluation = detailed_metrics(plan.test.labels, softmax(member.test_scores(), axis=-1), plan.task.labels)
+        evaluation = _evaluate_scores(plan, member.test_scores(), decision)
         pair = plan.task.pairs[member.pair].name
         detail = {"confusion", "labels"} if evaluation.confusion is not None else set()
-        metrics = evaluation.model_dump(include={"accuracy", "macro_f1", "calibration_error"} | detail)
+        metrics = evaluation.model_dump(include={"accuracy", "macro_f1", "micro_f1", "calibration_error"} | detail)
         each.append(MemberMetrics(pair=pair, seed=member.seed, job=member.job, **metrics))
     pairs = {}
     for pair in dict.fromkeys(member.pair for member in each):
@@ -240,11 +286,13 @@ def evaluate_members(plan: Plan, members: Sequence[Member]) -> MembersMetrics:
         pairs[pair] = BasicMetrics(
             accuracy=float(np.mean([member.accuracy for member in seeds])),
             macro_f1=float(np.mean([member.macro_f1 for member in seeds])),
+            micro_f1=mean_micro_f1(seeds),
         )
-    accuracies = [pair.accuracy for pair in pairs.values()]
+    accuracies = [pair.main for pair in pairs.values()]
     return MembersMetrics(
         accuracy=float(np.mean([member.accuracy for member in each])),
         macro_f1=float(np.mean([member.macro_f1 for member in each])),
+        micro_f1=mean_micro_f1(each),
         min=min(accuracies),
         max=max(accuracies),
         pairs=pairs,

@@ -26,6 +26,7 @@ from clozify.runs.plan import Plan, empty_rows, select_labeled
 from clozify.runs.results import ENSEMBLE_METHODS
 
 METHODS = ("pet", "ipet", "frozen", "supervised", *SEMI_SUPERVISED)
+MULTILABEL_METHODS = ("pet", "ipet", "supervised")
 ZERO_SHOT_METHODS = ("ipet", "frozen")  # which need no labelled rows
 
 
@@ -59,7 +60,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
     task = load_task(inputs.task)
     recipe = load_recipe(inputs.recipe, inputs.settings)
     check_adapter(recipe.adapter)
-    _check_method(inputs, recipe)
+    _check_method(inputs, recipe, task)
     if recipe.backslashes_to_spaces:
         task = task.with_changes(line_breaks=[*task.line_breaks, "\\"])
     warnings: list[str] = []
@@ -82,6 +83,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
             labeled=len(labeled),
             unlabeled=0 if unlabeled is None else len(unlabeled),
             method=inputs.method,
+            multilabel=task.multilabel,
         )
         recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
         if inputs.method not in SEMI_SUPERVISED:
@@ -115,11 +117,13 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
     )
 
 
-def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:
+def _check_method(inputs: TrainInputs, recipe: Recipe, task: Task) -> None:
     """Raises `DataError` where the method does not exist, or lacks data that it needs."""
     method = inputs.method
     if method not in METHODS:
         raise DataError(f"There is no method '{method}'; there is {quoted(METHODS)}.")
+    if task.multilabel:
+        _check_multilabel(inputs)
     if inputs.labeled is None and method not in ZERO_SHOT_METHODS:
         raise DataError(f"The method '{method}' needs labelled rows (--labeled); without any, there is ipet.")
     if inputs.unlabeled is None and (method in ("ipet", *SEMI_SUPERVISED) or inputs.labeled is None):
@@ -130,6 +134,20 @@ def _check_method(inputs: TrainInputs, recipe: Recipe) -> None:
     elif getattr(recipe, method).steps_to_try and inputs.test is None:
         raise DataError(
             f"'{method}.steps_to_try' chooses on the test rows; give some (--test), or set max_steps alone."
+        )
+
+
+def _check_multilabel(inputs: TrainInputs) -> None:
+    """Raises `DataError` where the method has no meaning, or none yet, with several labels a row."""
+    if inputs.method not in MULTILABEL_METHODS:
+        raise DataError(
+            f"The method '{inputs.method}' is for one label a row, and the task has multilabel = true; there is "
+            f"{quoted(MULTILABEL_METHODS)}."
+        )
+    if inputs.labeled is None or inputs.examples == 0:
+        raise DataError(
+            "iPET without labelled rows would need thresholds to label rows with, which are chosen on labelled rows; "
+            "give some (--labeled), or use clozify zero-shot."
         )
 
 
@@ -145,7 +163,10 @@ def _read_labeled(inputs: TrainInputs, task: Task, recipe: Recipe, warnings: lis
         raise DataError(
             f"The method '{inputs.method}' needs labelled rows, and 0 were asked for; without any, there is ipet."
         )
-    counts = np.bincount(labeled.labels, minlength=len(task.labels))
+    if task.multilabel and len(labeled) and not labeled.label_matrix.any():
+        raise DataError(f"No row of the labelled data '{labeled.source}' has any label, so nothing can be learned.")
+    targets = labeled.targets
+    counts = targets.sum(axis=0) if task.multilabel else np.bincount(targets, minlength=len(task.labels))
     missing = [label for label, count in zip(task.labels, counts, strict=True) if count == 0]
     if missing and len(labeled):
         warnings.append(f"No labelled row has the label {quoted(missing, 5)}, so little will be learned of it.")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from clozify import __version__
+from clozify.data.decision import Decision
 from clozify.pipeline.run import Run
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import data_inputs, hash_key, model_key
@@ -24,7 +25,7 @@ def describe_run(plan: Plan) -> dict[str, Any]:
         for name, key in data_inputs(plan).items()
     }
     if plan.test is not None:
-        data["test"]["labels"] = hash_key(labels=plan.test.labels.tolist())
+        data["test"]["labels"] = hash_key(labels=plan.test.targets.tolist())
     return {
         "clozify": __version__,
         "torch": torch.__version__,
@@ -32,7 +33,7 @@ def describe_run(plan: Plan) -> dict[str, Any]:
         "model": plan.model,
         "student": plan.student,
         "task": plan.task.model_dump(),
-        "recipe": plan.recipe.model_dump(),
+        "recipe": plan.recipe.model_dump(exclude=None if plan.task.multilabel else {"multilabel"}),
         "data": data,
         "hashes": {
             "model": model_key(plan.model),
@@ -42,18 +43,30 @@ def describe_run(plan: Plan) -> dict[str, Any]:
     }
 
 
-def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float]) -> None:
+def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float], decision: Decision) -> None:
     """Write ensemble.json: the members with their weights, and the task and recipe to predict with them."""
     pairs = run.plan.task.pairs
     record = EnsembleRecord(
         task=run.plan.task,
         recipe=run.plan.recipe,
         weights=[
-            EnsembleMember(member=member.key, pair=pairs[member.pair].name, seed=member.seed, weight=weight)
+            EnsembleMember(
+                member=member.key,
+                pair=pairs[member.pair].name,
+                seed=member.seed,
+                weight=weight,
+                zero_points=None if member.zero_points is None else list(member.zero_points),
+            )
             for member, weight in zip(members, weights, strict=True)
         ],
+        thresholds=decision.by_label(),
     )
-    run.folder.write_json(run.prefix + ENSEMBLE_FILE, record.model_dump())
+    content = record.model_dump()
+    if not decision.multilabel:
+        del content["thresholds"], content["recipe"]["multilabel"]
+        for member in content["weights"]:
+            del member["zero_points"]
+    run.folder.write_json(run.prefix + ENSEMBLE_FILE, content)
 
 
 @contextmanager

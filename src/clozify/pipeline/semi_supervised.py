@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clozify.config.recipe import Mixtext, Uda
+from clozify.data.decision import Decision
 from clozify.methods.mixtext import layers_to_mix, mixtext
 from clozify.methods.uda import uda
 from clozify.models.classifier import Classifier
@@ -71,11 +72,14 @@ def train_semi_supervised(run: Run) -> ClassifierMetrics:
     texts = augment(run)
     size = f"{len(texts.unlabeled):,} unlabelled rows, {len(texts.versions)} versions of each"
     context.log(f"augmented text: {texts.description}; {size}")
+    decision = Decision(plan.task.labels)
     details: dict[str, Any] = {"steps": settings.steps(len(plan.labeled))}
     if settings.steps_to_try:
         metric, tried = plan.task.metric.replace("-", "_"), {}
         for steps in settings.steps_to_try:
-            tried[steps] = train_classifier(run, SemiSupervised(plan.method, settings.with_steps(steps), texts))
+            tried[steps] = train_classifier(
+                run, SemiSupervised(plan.method, settings.with_steps(steps), texts), decision
+            )
             score = 100 * getattr(tried[steps], metric)
             context.log(f"{plan.method} with {steps:,} steps  {metric} {score:.1f} on the test rows")
         best = max(tried, key=lambda steps: getattr(tried[steps], metric))
@@ -85,7 +89,9 @@ def train_semi_supervised(run: Run) -> ClassifierMetrics:
         }
         details = {"steps": best, "chosen": CHOSEN_ON_TEST, "tried": summaries}
         settings = settings.with_steps(best)
-    metrics = train_classifier(run, SemiSupervised(plan.method, settings, texts))  # one that was tried is published
+    metrics = train_classifier(
+        run, SemiSupervised(plan.method, settings, texts), decision
+    )  # one that was tried is published
     if isinstance(settings, Mixtext):
         config = load_config(run.results / "classifier")
         details["layers"] = layers_to_mix(settings.mix_layers, config.num_hidden_layers)

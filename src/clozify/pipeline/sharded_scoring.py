@@ -72,6 +72,7 @@ class ShardJob:
     seed: int
     start: int
     stop: int
+    zero_points: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
 
     @property
     def name(self) -> str:
@@ -88,7 +89,7 @@ class ShardJob:
         started = time.monotonic()
         _load_trained_weights(worker, self.member_key, self.seed)
         with worker.folder.writing("shards", self.key) as tmp_path:
-            prompts = worker.prompts.for_pair(self.pair)
+            prompts = worker.prompts.for_pair(self.pair, self.zero_points)
             write_unlabeled_scores(worker, prompts, tmp_path, span=(self.start, self.stop))
             seconds = time.monotonic() - started
             (tmp_path / "shard.json").write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
@@ -103,9 +104,11 @@ class ShardedScoring:
     _shards: dict[str, list[ShardJob]] = field(default_factory=dict)  # member key -> its shards
     _pending: dict[str, set[str]] = field(default_factory=dict)  # member key -> keys of its shards
 
-    def start(self, member: str, key: str, pair: int, seed: int) -> Sequence[ShardJob]:
+    def start(
+        self, member: str, key: str, pair: int, seed: int, zero_points: tuple[float, ...] | None = None
+    ) -> Sequence[ShardJob]:
         """The shards to score with a member that was trained, without those that an earlier run has scored."""
-        self._shards[key] = [ShardJob(member, key, pair, seed, *span) for span in shard_spans(self.run)]
+        self._shards[key] = [ShardJob(member, key, pair, seed, *span, zero_points) for span in shard_spans(self.run)]
         jobs = [shard for shard in self._shards[key] if not self.run.folder.has_job("shards", shard.key)]
         self._pending[key] = {shard.key for shard in jobs}
         if not jobs:

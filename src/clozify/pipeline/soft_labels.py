@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.data.decision import Decision
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.distill import soft_labels
 from clozify.methods.ensemble import Ensemble
@@ -40,7 +41,7 @@ class SoftLabels:
         return open_npy(folder.job_path("soft", self.key) / "soft.npy")
 
 
-def write_soft_labels(run: Run, members: Sequence[Member], weights: Sequence[float]) -> SoftLabels:
+def write_soft_labels(run: Run, members: Sequence[Member], weights: Sequence[float], decision: Decision) -> SoftLabels:
     """Combine the members' scores of the unlabelled rows into soft labels; `weights` has one for each member."""
     import pyarrow.parquet as pq
 
@@ -58,10 +59,10 @@ def write_soft_labels(run: Run, members: Sequence[Member], weights: Sequence[flo
     ):
         stored = create_npy(tmp_folder / "soft.npy", np.float32, (len(plan.unlabeled), len(plan.task.labels)))
         for start, scores in ensemble.chunks(chunk_rows(len(plan.task.labels), ROW_GROUP)):
-            soft = soft_labels(scores, temperature)  # (rows, labels)
+            soft = soft_labels(scores, temperature, decision.multilabel)  # (rows, labels)
             stored[start : start + len(soft)] = soft
             digest.update(soft.tobytes())
-            table = _label_table(plan.unlabeled, start, soft)
+            table = _label_table(plan.unlabeled, start, soft, decision.at_temperature(temperature))
             writer = writer or pq.ParquetWriter(tmp_table, table.schema)
             writer.write_table(table)
         assert writer is not None  # there are unlabelled rows
@@ -70,12 +71,12 @@ def write_soft_labels(run: Run, members: Sequence[Member], weights: Sequence[flo
     return SoftLabels(key, digest.hexdigest())
 
 
-def _label_table(rows: Rows, start: int, soft: NDArray[np.float32]) -> Any:
+def _label_table(rows: Rows, start: int, soft: NDArray[np.float32], decision: Decision) -> Any:
     """Ids, labels and probabilities of consecutive rows as an Arrow table."""
     import pyarrow as pa
 
     labels = rows.task.labels
     columns: dict[str, Any] = {"id": rows.id_column(start, start + len(soft))}
-    columns["label"] = pa.array(labels).take(pa.array(soft.argmax(axis=-1)))
+    columns["label"] = pa.array(decision.names(decision.predict(soft)), pa.string())
     columns |= {f"probability_{label}": pa.array(soft[:, index]) for index, label in enumerate(labels)}
     return pa.table(columns)

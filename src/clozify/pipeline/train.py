@@ -16,10 +16,21 @@ from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.pipeline.auto import announce
 from clozify.pipeline.concurrency import fit_models_per_device
-from clozify.pipeline.final_classifier import Distillation, SupervisedTraining, train_classifier
+from clozify.pipeline.final_classifier import (
+    Distillation,
+    SupervisedTraining,
+    choose_supervised_thresholds,
+    train_classifier,
+)
 from clozify.pipeline.frozen import fit_members
 from clozify.pipeline.generations import train_generations
-from clozify.pipeline.members import evaluate_ensemble, evaluate_members, first_generation, train_members
+from clozify.pipeline.members import (
+    choose_member_thresholds,
+    evaluate_ensemble,
+    evaluate_members,
+    first_generation,
+    train_members,
+)
 from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.pipeline.run import Run
 from clozify.pipeline.run_files import describe_run, log_file, write_ensemble
@@ -106,11 +117,12 @@ def _train(run: Run, description: dict[str, Any]) -> Metrics:
     announce(run)
     if plan.method in ENSEMBLE_METHODS:
         results = _train_pet(run)
+    elif plan.method == "supervised":
+        decision = choose_supervised_thresholds(run)
+        results = {"supervised": train_classifier(run, SupervisedTraining(), decision)}
+        results["thresholds"] = decision.by_label()
     else:
-        is_supervised = plan.method == "supervised"
-        results = {
-            plan.method: train_classifier(run, SupervisedTraining()) if is_supervised else train_semi_supervised(run)
-        }
+        results = {plan.method: train_semi_supervised(run)}
     for name in stale_exports(run.results):
         context.warn(f"The folder '{run.results / name}' was exported from an earlier classifier; export again.")
     metrics = Metrics(
@@ -153,28 +165,35 @@ def _train_pet(run: Run) -> dict[str, Any]:
     results["untrained"] = UntrainedMetrics(accuracy_on_labeled=untrained.accuracy_on_labeled, job=key)
     results["unsupervised"] = untrained.test
 
+    # with several labels a row, each is predicted from its own threshold on (not in the paper)
+    decision = choose_member_thresholds(run, weights_of_pairs, untrained.zero_points)
+
     # step 1: fine-tune a model for every pair and seed; iPET does so for several generations (section 3.4)
     if plan.method == "ipet":
-        members, results["generations"] = train_generations(run, weights_of_pairs, keep_weights)
+        members, results["generations"] = train_generations(
+            run, weights_of_pairs, keep_weights, decision, untrained.zero_points
+        )
     elif plan.method == "pet":
-        members = train_members(run, first_generation(plan, weights_of_pairs, keep_weights))
+        members = train_members(run, first_generation(plan, weights_of_pairs, keep_weights, untrained.zero_points))
     weights = [weights_of_pairs[member.pair] for member in members]
-    write_ensemble(run, members, weights)
+    write_ensemble(run, members, weights, decision)
     if plan.test is not None:
-        results["members"] = evaluate_members(plan, members)
-        results["ensemble"] = evaluate_ensemble(plan, members, weights)
+        results["members"] = evaluate_members(plan, members, decision)
+        results["ensemble"] = evaluate_ensemble(plan, members, weights, decision)
 
     # step 2: the ensemble annotates the unlabelled rows with soft labels
     if plan.unlabeled is not None:
-        soft_labels = write_soft_labels(run, members, weights)
+        soft_labels = write_soft_labels(run, members, weights, decision)
     else:
         folder.remove(f"{run.prefix}labels.parquet")  # of replaced results
 
     # step 3: train the final classifier on the soft labels
     if plan.is_distilled:
-        results["classifier"] = train_classifier(run, Distillation(soft_labels))
+        decision = decision.at_temperature(plan.recipe.distill.temperature)  # that of the soft labels
+        results["classifier"] = train_classifier(run, Distillation(soft_labels), decision)
     else:
         folder.remove(f"{run.prefix}classifier")
+    results["thresholds"] = decision.by_label()
     return results
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods import ensemble
 from clozify.methods.calibration import calibrate, mean_probabilities
-from clozify.metrics import BasicMetrics, basic_metrics
+from clozify.methods.multilabel import predict_highest, zero_points_of
+from clozify.metrics import BasicMetrics, average_precision, basic_metrics, mean_micro_f1
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import score_data_set, write_scores
 from clozify.runs.jobs import JobResult
@@ -31,6 +33,7 @@ class UntrainedRecord(Record):
     """The pairs' metrics before any training."""
 
     accuracy_on_labeled: list[float] | None = None  # one per pair; None without labelled rows
+    zero_points: list[list[float]] | None = None  # of each pair's labels, with several labels a row
     test: UnsupervisedMetrics | None = None
     seconds: float
 
@@ -42,7 +45,7 @@ def evaluate_untrained(run: Run) -> tuple[UntrainedRecord, str]:
         [pair.pattern.text, pair.verbalizer.model_dump() | {"words": plan.key_words(pair.verbalizer)}]
         for pair in plan.task.pairs
     ]
-    truth = None if plan.test is None else hash_key(labels=plan.test.labels.tolist())
+    truth = None if plan.test is None else hash_key(labels=plan.test.targets.tolist())
     key = job_key("untrained", pairs=pairs, truth=truth, **prompt_inputs(plan, run.context.device))
     path = folder.job_path("untrained", key) / RECORD
     if not folder.has_job("untrained", key, run.context.log):
@@ -55,14 +58,29 @@ def evaluate_untrained(run: Run) -> tuple[UntrainedRecord, str]:
 
 def _evaluate(worker: Worker) -> UntrainedRecord:
     plan, started = worker.plan, time.monotonic()
-    accuracies, on_test = None, None
+    accuracies, on_test, zero_points = None, None, None
     if len(plan.labeled):
         scores = score_data_set(worker, worker.prompts, "labeled")  # (pairs, rows, labels)
-        accuracies = [metrics.accuracy for metrics in _evaluate_pairs(plan.labeled, scores)]
+        if plan.task.multilabel:
+            zero_points = zero_points_of(scores, plan.labeled.label_matrix)  # (pairs, labels)
+            logits = scores - zero_points[:, None]
+            accuracies = [average_precision(plan.labeled.label_matrix, pair_logits) for pair_logits in logits]
+        else:
+            accuracies = [metrics.accuracy for metrics in _evaluate_pairs(plan.labeled, scores)]
     if plan.test is not None and len(plan.test):
-        pairs = _evaluate_pairs(plan.test, score_data_set(worker, worker.prompts, "test"))
+        scores = score_data_set(worker, worker.prompts, "test")
+        if zero_points is None:
+            pairs = _evaluate_pairs(plan.test, scores)
+        else:  # as many labels a row as T has
+            labels_a_row = float(plan.labeled.label_matrix.sum(axis=1).mean())
+            pairs = _evaluate_pairs(plan.test, scores - zero_points[:, None], labels_a_row)
         on_test = summarize_pairs(pairs)
-    return UntrainedRecord(accuracy_on_labeled=accuracies, test=on_test, seconds=time.monotonic() - started)
+    return UntrainedRecord(
+        accuracy_on_labeled=accuracies,
+        zero_points=None if zero_points is None else zero_points.tolist(),
+        test=on_test,
+        seconds=time.monotonic() - started,
+    )
 
 
 def summarize_pairs(pairs: list[BasicMetrics]) -> UnsupervisedMetrics:
@@ -70,15 +88,16 @@ def summarize_pairs(pairs: list[BasicMetrics]) -> UnsupervisedMetrics:
     return UnsupervisedMetrics(
         accuracy=float(np.mean([pair.accuracy for pair in pairs])),
         macro_f1=float(np.mean([pair.macro_f1 for pair in pairs])),
-        best=max(pair.accuracy for pair in pairs),
+        micro_f1=mean_micro_f1(pairs),
+        best=max(pair.main for pair in pairs),
         pairs=pairs,
     )
 
 
-def _evaluate_pairs(rows: Rows, scores: NDArray[np.float32]) -> list[BasicMetrics]:
+def _evaluate_pairs(rows: Rows, scores: NDArray[Any], labels_a_row: float | None = None) -> list[BasicMetrics]:
     """Each pair's metrics; scores are (pairs, rows, labels)."""
-    predictions = scores.argmax(axis=-1)  # (pairs, rows)
-    return [basic_metrics(rows.labels, prediction, scores.shape[-1]) for prediction in predictions]
+    predictions = scores.argmax(axis=-1) if labels_a_row is None else predict_highest(scores, labels_a_row)
+    return [basic_metrics(rows.targets, prediction, scores.shape[-1]) for prediction in predictions]
 
 
 def pair_weights(run: Run, untrained: UntrainedRecord) -> list[float]:

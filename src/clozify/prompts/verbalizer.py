@@ -35,6 +35,7 @@ class LabelWords:
     ids: NDArray[np.int64]  # (tokens,)
     mean: NDArray[np.float32]  # (labels, tokens): s(l | x) = mean[l] @ raw scores of the tokens
     masks: NDArray[np.int64] | None = None  # (tokens,): the mask that a token is scored at; None with a single mask
+    zero_points: NDArray[np.float32] | None = None  # (labels,): subtracted from s(l | x), for several labels a row
 
 
 @dataclass(frozen=True)

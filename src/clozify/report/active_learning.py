@@ -2,7 +2,8 @@
 
 With H the entropy in units of log |L|, and p the mean of the members' probabilities p_m by their weights, the
 uncertainty of a row is H(p) and its disagreement H(p) - mean of H(p_m), which is 0 where all members agree (query by
-committee). A row's informativeness is the sum of both; with a single member it is the uncertainty.
+committee). A row's informativeness is the sum of both; with a single member it is the uncertainty. Where rows may have
+several labels, H is the mean over the labels of the entropy of having it or not, in units of log 2.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.ensemble import combine_scores
@@ -27,7 +28,7 @@ COMPARED_CHARACTERS = 1_000  # of each text
 class Informativeness:
     """The members' predictions for every unlabelled row, each array (rows,)."""
 
-    predicted: NDArray[np.int64]  # by the ensemble
+    predicted: NDArray[np.int64]  # by the ensemble: the label with the highest score
     uncertainty: NDArray[np.float64]
     disagreement: NDArray[np.float64]
     likeliest: NDArray[np.int64] | None = None  # (labels, some): the rows with the highest probability of each label
@@ -38,7 +39,9 @@ class Informativeness:
         return self.uncertainty + self.disagreement
 
 
-def measure_informativeness(scores: Sequence[NDArray[np.float32]], weights: Sequence[float]) -> Informativeness:
+def measure_informativeness(
+    scores: Sequence[NDArray[np.float32]], weights: Sequence[float], multilabel: bool = False
+) -> Informativeness:
     """Informativeness of every row, from each member's raw scores, (rows, labels)."""
     rows, labels = scores[0].shape
     result = Informativeness(np.empty(rows, dtype=np.int64), np.empty(rows), np.empty(rows))
@@ -48,23 +51,34 @@ def measure_informativeness(scores: Sequence[NDArray[np.float32]], weights: Sequ
     for start in range(0, rows, size):
         chunk = slice(start, start + size)
         raw = [np.asarray(member_scores[chunk], dtype=np.float32) for member_scores in scores]
-        probabilities = [softmax(member_scores.astype(np.float64), axis=-1) for member_scores in raw]
+        if multilabel:
+            probabilities = [expit(member_scores.astype(np.float64)) for member_scores in raw]
+            entropy, unit = _mean_binary_entropy, np.log(2)
+        else:
+            probabilities = [softmax(member_scores.astype(np.float64), axis=-1) for member_scores in raw]
+            entropy, unit = _entropy, np.log(labels)
         mean = combine_scores(probabilities, weights)  # (rows, labels)
         indices = np.repeat(np.arange(start, start + len(mean))[:, None], labels, axis=1)
         highest, likeliest = np.concatenate([highest, mean]), np.concatenate([likeliest, indices])
         best = np.argsort(-highest, axis=0, kind="stable")[:LIKELIEST_ROWS]
         highest = np.take_along_axis(highest, best, axis=0)
         likeliest = np.take_along_axis(likeliest, best, axis=0)
-        entropy_of_mean = _entropy(mean)
-        mean_entropy = combine_scores([_entropy(p)[:, None] for p in probabilities], weights)[:, 0]
+        entropy_of_mean = entropy(mean)
+        mean_entropy = combine_scores([entropy(p)[:, None] for p in probabilities], weights)[:, 0]
         result.predicted[chunk] = combine_scores(raw, weights).argmax(axis=-1)
-        result.uncertainty[chunk] = entropy_of_mean / np.log(labels)
-        result.disagreement[chunk] = np.maximum(entropy_of_mean - mean_entropy, 0) / np.log(labels)
+        result.uncertainty[chunk] = entropy_of_mean / unit
+        result.disagreement[chunk] = np.maximum(entropy_of_mean - mean_entropy, 0) / unit
     return replace(result, likeliest=likeliest.T)
 
 
 def _entropy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     entropy: NDArray[np.float64] = -(probabilities * np.log(np.maximum(probabilities, 1e-12))).sum(axis=-1)
+    return entropy
+
+
+def _mean_binary_entropy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean over the labels of the entropy of having the label or not: (rows,)."""
+    entropy: NDArray[np.float64] = _entropy(np.stack([probabilities, 1 - probabilities], axis=-1)).mean(axis=-1)
     return entropy
 
 

@@ -33,7 +33,10 @@ def write_card(run: RunRecord, findings: Findings) -> Path | None:
         source = findings.rows["test"].source
         results = [
             EvalResult("text-classification", run.task.name, source, kind, round(value, 4), metric_name=name)
-            for kind, value, name in (("accuracy", score.accuracy, "accuracy"), ("f1", score.macro_f1, "macro-F1"))
+            for kind, value, name in (
+                ("f1" if run.task.multilabel else "accuracy", score.accuracy, findings.task.headline),
+                ("f1", score.macro_f1, "macro-F1"),
+            )
         ]
     student = run.inputs.student
     metadata = ModelCardData(
@@ -42,7 +45,7 @@ def write_card(run: RunRecord, findings: Findings) -> Path | None:
         tags=["clozify", "few-shot", "pattern-exploiting-training", run.method],
         base_model=student if is_hub_name(student) else None,
         model_name=run.task.name if results else None,
-        metrics=["accuracy", "f1"] if results else None,
+        metrics=(["f1"] if run.task.multilabel else ["accuracy", "f1"]) if results else None,
         eval_results=results,
     )
     environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)

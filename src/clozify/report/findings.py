@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from clozify.data.rows import Rows
 from clozify.errors import ClozifyError
 from clozify.report.costs import Costs, run_costs
 from clozify.report.next_steps import next_steps
 from clozify.report.run import RunRecord
-from clozify.report.run_data import reread_rows
+from clozify.report.run_data import count_labels, reread_rows
 from clozify.report.scores import (
     Confusion,
     PatternScore,
     Score,
     conclusions,
     confusion,
+    headline,
     pattern_scores,
     result_score,
     stage_scores,
@@ -64,6 +63,8 @@ class TaskSummary:
     description: str
     fields: list[str]
     metric: str
+    headline: str  # the metric that the report shows first
+    multilabel: bool
     labels: list[str]
     verbalizers: list[VerbalizerSummary]
     patterns: list[str]
@@ -107,7 +108,7 @@ def collect_findings(run: RunRecord, rows: Mapping[str, Rows | None] | None = No
     if rows is None:
         rows, problems = _reread_all(run)
     labeled = rows.get("labeled")
-    label_counts = None if labeled is None else np.bincount(labeled.labels, minlength=len(run.task.labels))
+    label_counts = None if labeled is None else count_labels(labeled)
     excluded = [data for name in ("labeled", "test", "dev") if (data := rows.get(name)) is not None and len(data)]
     next_rows = label_next(run, rows.get("unlabeled"), excluded, label_counts)
     score = result_score(run)
@@ -131,7 +132,7 @@ def collect_findings(run: RunRecord, rows: Mapping[str, Rows | None] | None = No
         wrong=wrong_rows(run, rows.get("test"), problems.get("test")),
         next=replace(next_rows, problem=problems.get("unlabeled") if next_rows.rows else None),
         costs=run_costs(run),
-        settings=_flatten(run.recipe.model_dump()),
+        settings=_flatten(run.recipe.model_dump(exclude=None if run.task.multilabel else {"multilabel"})),
         notes=[_without_folders(note, run) for note in run.metrics.warnings],
     )
 
@@ -157,6 +158,8 @@ def _task_summary(run: RunRecord) -> TaskSummary:
         description=task.description,
         fields=list(task.fields),
         metric=task.metric,
+        headline=headline(run),
+        multilabel=task.multilabel,
         labels=list(task.labels),
         verbalizers=[VerbalizerSummary(verbalizer.name, dict(verbalizer.words)) for verbalizer in task.verbalizers],
         patterns=list(task.patterns),

@@ -47,23 +47,23 @@ def next_steps(
 def _about_baselines(run: RunRecord, result: Score) -> list[str]:
     """Whether the result is better than what takes no language model."""
     trivial = run.metrics.trivial
-    if trivial is None or result.interval is None:
+    if trivial is None or (result.interval is None and not run.task.multilabel):
         return []
-    low = result.interval[0]
+    low = result.accuracy if result.interval is None else result.interval[0]
     advice = "try a larger `--model`"
     if loses_to_ensemble(run, result):
         advice = "train the classifier for more steps first (`distill.max_steps`); its ensemble is better"
     elif run.method in ENSEMBLE_METHODS:
         advice = f"look at the patterns and words with `clozify check`, and {advice}"
-    if trivial.majority.accuracy >= low:
+    if trivial.majority.main >= low:
         return [
             f"The result is not clearly better than always answering '{trivial.majority_label}' "
-            f"({percent(trivial.majority.accuracy)}): {advice}."
+            f"({percent(trivial.majority.main)}): {advice}."
         ]
-    if trivial.tfidf is not None and trivial.tfidf.accuracy >= low:
+    if trivial.tfidf is not None and trivial.tfidf.main >= low:
         return [
             "The result is not clearly better than TF-IDF with logistic regression "
-            f"({percent(trivial.tfidf.accuracy)}), which takes a second to train: {advice}."
+            f"({percent(trivial.tfidf.main)}), which takes a second to train: {advice}."
         ]
     return []
 
@@ -81,6 +81,7 @@ def _about_patterns(run: RunRecord, patterns: list[PatternScore], agreement: Agr
         pattern.pair
         for pattern in patterns
         if labeled
+        and not run.task.multilabel
         and pattern.before_on_labelled is not None
         and wilson_interval(pattern.before_on_labelled, labeled)[0] <= guess
     ]

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task
+from clozify.data.decision import Decision, decision_of
 from clozify.errors import RunError
 from clozify.metrics import Evaluation
 from clozify.runs import records
@@ -89,6 +90,18 @@ class RunRecord:
     def method(self) -> str:
         """`pet`, `ipet`, `frozen`, or a baseline."""
         return self.inputs.method
+
+    @property
+    def decision(self) -> Decision:
+        """How the result's scores become labels; with several labels a row, by the run's thresholds."""
+        return decision_of(self.task, self.metrics.thresholds, str(self.folder / "metrics.json"))
+
+    @property
+    def ensemble_decision(self) -> Decision:
+        """How the ensemble's scores become labels."""
+        path = self.folder / records.ENSEMBLE_FILE
+        thresholds = read_json(path).get("thresholds") if self.task.multilabel else None
+        return decision_of(self.task, thresholds, str(path))
 
     @property
     def name(self) -> str:

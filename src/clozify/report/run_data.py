@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozify.config.recipe import Recipe
 from clozify.data.few_shot import reselect
 from clozify.data.in_memory import IN_MEMORY
-from clozify.data.rows import NO_LABEL, Rows, read_rows
+from clozify.data.rows import Rows, read_rows
 from clozify.errors import DataError
 from clozify.report.run import RunInputs
 from clozify.runs.keys import hash_key
@@ -34,7 +35,7 @@ def reread_rows(
     for rows in _candidates(source_rows, data.rows, ids, inputs.recipe):
         if len(rows) != data.rows or rows.digest != data.texts:
             continue
-        if data.labels is not None and hash_key(labels=rows.labels.tolist()) != data.labels:
+        if data.labels is not None and hash_key(labels=rows.targets.tolist()) != data.labels:
             raise DataError(f"The labels of the data '{data.source}' have changed since the run.")
         return rows
     raise DataError(f"The texts of the data '{data.source}' have changed since the run.")
@@ -49,6 +50,14 @@ def _candidates(rows: Rows, count: int, ids: Sequence[Any] | None, recipe: Recip
             indices[row_id].append(index)
         yield rows.select([indices[row_id].popleft() for row_id in ids if indices[row_id]])
     elif rows.has_labels:
-        rows = rows.select(np.flatnonzero(rows.labels != NO_LABEL))
+        rows = rows.select(np.flatnonzero(rows.is_labeled))
         yield rows
         yield reselect(rows, count, recipe.seed if recipe.selection == "random" else None)
+
+
+def count_labels(rows: Rows) -> NDArray[np.int64]:
+    """How many labelled rows have each label: (labels,)."""
+    if rows.task.multilabel:
+        counts: NDArray[np.int64] = np.maximum(rows.label_matrix, 0).sum(axis=0, dtype=np.int64)
+        return counts
+    return np.bincount(rows.labels[rows.is_labeled], minlength=len(rows.task.labels))

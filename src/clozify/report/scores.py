@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from clozify.metrics import Evaluation, LabelMetrics, wilson_interval
+from clozify.metrics import BasicMetrics, Evaluation, LabelMetrics, wilson_interval
 from clozify.report.run import RunRecord
 from clozify.runs.metrics import ClassifierMetrics, MembersMetrics, UnsupervisedMetrics
 from clozify.runs.results import ENSEMBLE_METHODS, METHOD_NAMES
@@ -25,7 +25,10 @@ RESULTS = "results"  # folder with the score of every method that was trained in
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy and macro-F1 of one stage or method, with their spread over seeds or patterns."""
+    """Accuracy and macro-F1 of one stage or method, with their spread over seeds or patterns.
+
+    With several labels a row, `accuracy` is micro-F1, and `exact_match` the fraction of rows with all labels right.
+    """
 
     name: str
     accuracy: float
@@ -40,6 +43,17 @@ class Score:
     method: str | None = None  # of another method's result
     interval: tuple[float, float] | None = None  # 95% confidence interval of the accuracy
     trivial: bool = False  # whether it takes no language model
+    exact_match: float | None = None
+
+
+def headline(run: RunRecord) -> str:
+    """The name of the metric that the report shows as `Score.accuracy`."""
+    return "micro-F1" if run.task.multilabel else "accuracy"
+
+
+def _main(metrics: Any) -> float:
+    """Micro-F1 where metrics have it, else the accuracy."""
+    return float(metrics.accuracy if metrics.micro_f1 is None else metrics.micro_f1)
 
 
 def stage_scores(run: RunRecord) -> list[Score]:
@@ -60,6 +74,8 @@ def stage_scores(run: RunRecord) -> list[Score]:
             scores.append(replace(score, result=key == run.result_key))
     scores += other_method_scores(run) + _trivial_scores(run)
     rows = run.metrics.rows["test"]
+    if run.task.multilabel:  # the interval is one of fractions of rows
+        return scores
     return [replace(score, interval=wilson_interval(score.accuracy, rows)) for score in scores]
 
 
@@ -69,7 +85,8 @@ def _trivial_scores(run: RunRecord) -> list[Score]:
     if trivial is None:
         return []
     lines = {TFIDF_NAME: trivial.tfidf, majority_name(trivial.majority_label): trivial.majority}
-    return [Score(name, metrics.accuracy, metrics.macro_f1, trivial=True) for name, metrics in lines.items() if metrics]
+    scores = {name: _score(metrics, name) for name, metrics in lines.items()}
+    return [replace(score, trivial=True) for score in scores.values() if score is not None]
 
 
 def majority_name(label: str) -> str:
@@ -78,19 +95,22 @@ def majority_name(label: str) -> str:
 
 
 def _score(
-    metrics: UnsupervisedMetrics | MembersMetrics | Evaluation | ClassifierMetrics | None, name: str
+    metrics: UnsupervisedMetrics | MembersMetrics | BasicMetrics | ClassifierMetrics | None, name: str
 ) -> Score | None:
     if metrics is None or metrics.accuracy is None or metrics.macro_f1 is None:
         return None
-    score = Score(name, metrics.accuracy, metrics.macro_f1)
+    exact_match = None if metrics.micro_f1 is None else metrics.accuracy
+    score = Score(name, _main(metrics), metrics.macro_f1, exact_match=exact_match)
     if isinstance(metrics, UnsupervisedMetrics):
-        accuracies = [pair.accuracy for pair in metrics.pairs]
+        accuracies = [pair.main for pair in metrics.pairs]
         return replace(score, low=min(accuracies), high=max(accuracies), spread="patterns")
     if isinstance(metrics, MembersMetrics):
         return replace(score, low=metrics.min, high=metrics.max, spread="patterns")
-    score = replace(score, calibration_error=metrics.calibration_error)
-    if isinstance(metrics, ClassifierMetrics) and len(each := metrics.accuracy_each or []) > 1:
-        score = replace(score, accuracy_std=metrics.accuracy_std, macro_f1_std=metrics.macro_f1_std)
+    if isinstance(metrics, (Evaluation, ClassifierMetrics)):
+        score = replace(score, calibration_error=metrics.calibration_error)
+    if isinstance(metrics, ClassifierMetrics) and len(each := metrics.micro_f1_each or metrics.accuracy_each or []) > 1:
+        std = metrics.accuracy_std if metrics.micro_f1_std is None else metrics.micro_f1_std
+        score = replace(score, accuracy_std=std, macro_f1_std=metrics.macro_f1_std)
         score = replace(score, low=min(each), high=max(each), spread=f"{len(each)} trainings")
     return score
 
@@ -142,17 +162,18 @@ def conclusions(run: RunRecord, result: Score | None) -> list[str]:
     if result is None:
         return []
     sentences = []
+    metric, article = headline(run), "a" if run.task.multilabel else "an"
     for other in other_method_scores(run):
         points = 100 * (result.accuracy - other.accuracy)
         difference = f"{abs(points):.1f} points {'above' if points > 0 else 'below'} that"
         difference = difference if abs(points) >= 0.05 else "on a par"
         name = METHOD_NAMES[other.method or ""]
         sentences.append(
-            f"For comparison: {name} reaches an accuracy of {100 * other.accuracy:.1f} with the same labelled rows; "
-            f"this run is {difference}."
+            f"For comparison: {name} reaches {article} {metric} of {100 * other.accuracy:.1f} with the same labelled "
+            f"rows; this run is {difference}."
         )
     if run.metrics.ensemble is not None and loses_to_ensemble(run, result):
-        gap = 100 * (run.metrics.ensemble.accuracy - result.accuracy)
+        gap = 100 * (run.metrics.ensemble.main - result.accuracy)
         sentences.append(
             f"The classifier is {gap:.1f} points less accurate than the ensemble that labelled its training rows: "
             "train it for more steps (`distill.max_steps`), or on more unlabelled rows."
@@ -165,7 +186,7 @@ def loses_to_ensemble(run: RunRecord, result: Score) -> bool:
     ensemble = run.metrics.ensemble
     if run.result_key != "classifier" or ensemble is None:
         return False
-    return ensemble.accuracy - result.accuracy > DISTILLATION_GAP
+    return ensemble.main - result.accuracy > DISTILLATION_GAP
 
 
 @dataclass(frozen=True)
@@ -198,8 +219,8 @@ def pattern_scores(run: RunRecord) -> list[PatternScore]:
         if on_labeled:
             score = replace(score, before_on_labelled=on_labeled[index])
         if unsupervised:
-            score = replace(score, before=unsupervised.pairs[index].accuracy)
-        each = [member.accuracy for member in trained.each if member.pair == pair.name] if trained else []
+            score = replace(score, before=unsupervised.pairs[index].main)
+        each = [_main(member) for member in trained.each if member.pair == pair.name] if trained else []
         if each:  # `max_pairs` may have left the pair out
             score = replace(score, after=float(np.mean(each)), low=min(each), high=max(each))
         scores.append(score)
@@ -256,7 +277,7 @@ class Confusion:
 
 
 def confusion(run: RunRecord) -> Confusion | None:
-    """What the result confuses; None without test rows."""
+    """What the result confuses; None without test rows. With several labels a row, the labels' scores alone."""
     result, labels, groups = run.result, list(run.task.labels), run.task.label_groups
     if result is None or result.labels is None:
         return None

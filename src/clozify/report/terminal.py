@@ -26,14 +26,19 @@ ERROR_CHARACTERS = 100  # of a row's text
 _Scores = BasicMetrics | UnsupervisedMetrics | MembersMetrics | Generation | ClassifierMetrics
 
 
-def metrics_table(title: str, with_interval: bool = False) -> Table:
-    """An empty table with the columns accuracy and macro-F1, with the accuracy's confidence interval between them."""
+def metrics_table(title: str, with_interval: bool = False, with_micro_f1: bool = False) -> Table:
+    """An empty table with the columns accuracy and macro-F1, with the accuracy's confidence interval between them.
+
+    With several labels a row, the accuracy is called exact match, and micro-F1 is the last column.
+    """
     table = Table(box=None, pad_edge=False)
     table.add_column(title)
-    table.add_column("accuracy", justify="right")
+    table.add_column("exact match" if with_micro_f1 else "accuracy", justify="right")
     if with_interval:
         table.add_column("95% interval", justify="right")
     table.add_column("macro-F1", justify="right")
+    if with_micro_f1:
+        table.add_column("micro-F1", justify="right")
     return table
 
 
@@ -47,7 +52,7 @@ def show_warnings(console: Console, warnings: Sequence[str]) -> None:
 def show_run(console: Console, metrics: Metrics, with_warnings: bool = True) -> None:
     """Print a run's scores on the test rows, from the untrained patterns to the classifier, and trivial baselines."""
     rows = metrics.rows.get("test", 0)
-    table = _RunTable(rows)
+    table = _RunTable(rows, metrics.thresholds is not None)
     for generation in metrics.generations or []:
         name = f"generation {generation.generation}, mean ({generation.training_rows:,} rows per member)"
         table.add(name, generation)
@@ -94,9 +99,10 @@ def show_groups(console: Console, groups: GroupMetrics | None) -> None:
 class _RunTable:
     """The table of a run's scores on `rows` test rows."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, multilabel: bool = False) -> None:
         self.rows = rows
-        self.table = metrics_table(f"on {rows:,} test rows", with_interval=True)
+        self.multilabel = multilabel
+        self.table = metrics_table(f"on {rows:,} test rows", with_interval=True, with_micro_f1=multilabel)
 
     def add(self, name: str, metrics: _Scores | None) -> None:
         """Add a line, unless there are no scores."""
@@ -108,7 +114,10 @@ class _RunTable:
             macro_f1 += _plus_minus(metrics.macro_f1_std)
             name += f", {metrics.chosen.upper()}" if metrics.chosen else ""
         interval = " - ".join(map(percent, wilson_interval(metrics.accuracy, self.rows)))
-        self.table.add_row(Text(name), accuracy, interval, macro_f1)
+        micro_f1 = [percent(metrics.micro_f1)] if self.multilabel and metrics.micro_f1 is not None else []
+        if micro_f1 and isinstance(metrics, ClassifierMetrics):
+            micro_f1[0] += _plus_minus(metrics.micro_f1_std)
+        self.table.add_row(Text(name), accuracy, interval, macro_f1, *micro_f1)
 
 
 def _plus_minus(std: float | None) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.data.ids import plain_ids
+from clozify.data.label_matrix import split_cell
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.ensemble import combine_scores
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
@@ -61,14 +62,13 @@ def agreement(run: RunRecord) -> Agreement | None:
         return None
     total_rows = len(run.unlabeled_scores[0])
     step = max(1, -(-total_rows // chunk_rows(len(run.task.labels), MAX_ROWS)))
-    predictions, between_seeds = [], []
+    predictions, between_seeds, same = [], [], run.ensemble_decision.same
     for name in names:
         seed_scores = [seed[::step] for seed in scores[name]]
-        predictions.append(combine_scores(seed_scores, [1.0] * len(seed_scores)).argmax(axis=1))
-        labels = [seed.argmax(axis=1) for seed in seed_scores]
-        fractions = [float((a == b).mean()) for n, a in enumerate(labels) for b in labels[:n]]
+        predictions.append(combine_scores(seed_scores, [1.0] * len(seed_scores)))
+        fractions = [float(same(a, b).mean()) for n, a in enumerate(seed_scores) for b in seed_scores[:n]]
         between_seeds.append(float(np.mean(fractions)) if fractions else None)
-    matrix = [[float((a == b).mean()) for b in predictions] for a in predictions]
+    matrix = [[float(same(a, b).mean()) for b in predictions] for a in predictions]
     means = [(sum(row) - 1) / (len(row) - 1) for row in matrix]
     threshold = float(np.median(means)) - OUTLIER_GAP
     lowest = sorted((matrix[a][b], names[a], names[b]) for a in range(len(names)) for b in range(a))
@@ -123,13 +123,15 @@ def soft_labels(run: RunRecord, label_counts: NDArray[np.int64] | None) -> SoftL
     counts, bins, total, rows = Counter[str](), np.zeros(BINS, dtype=np.int64), 0.0, 0
     size = chunk_rows(len(labels), 65_536)
     for batch in read_parquet(path, ["label", *[f"probability_{label}" for label in labels]], size):
-        counts.update(batch.column("label").to_pylist())
+        for name in batch.column("label").to_pylist():
+            counts.update(split_cell(name, run.task.separator) or [] if run.task.multilabel else [name])
         confidence = reduce(np.maximum, (batch.column(f"probability_{label}").to_numpy() for label in labels))
         bins += np.bincount(np.minimum((confidence * BINS).astype(int), BINS - 1), minlength=BINS)
         total, rows = total + float(confidence.sum()), rows + len(confidence)
     labelled: list[float] | list[None] = [None] * len(labels)
     if label_counts is not None and label_counts.sum():
-        labelled = (label_counts / label_counts.sum()).tolist()
+        total_labels = run.metrics.rows["labeled"] if run.task.multilabel else label_counts.sum()
+        labelled = (label_counts / total_labels).tolist()
     return SoftLabels(
         rows=rows,
         mean_confidence=total / max(rows, 1),
@@ -141,7 +143,7 @@ def soft_labels(run: RunRecord, label_counts: NDArray[np.int64] | None) -> SoftL
         confidence=[
             ConfidenceBin(index / BINS, (index + 1) / BINS, int(count) / max(rows, 1))
             for index, count in enumerate(bins)
-            if (index + 1) / BINS > 1 / len(labels)  # the likeliest label has at least 1 / |L|
+            if run.task.multilabel or (index + 1) / BINS > 1 / len(labels)  # the likeliest label has at least 1 / |L|
         ],
     )
 
@@ -183,7 +185,8 @@ def label_next(
     if not run.scoring_members:
         return NextRows([])
     scores, weights = run.unlabeled_scores, [member.weight for member in run.scoring_members]
-    info = measure_informativeness(scores, weights)
+    info = measure_informativeness(scores, weights, run.task.multilabel)
+    decision = run.ensemble_decision
     counts = np.ones(len(run.task.labels), dtype=np.int64) if label_counts is None else label_counts
     eligible = np.arange(len(info.predicted)) if unlabeled is None else eligible_rows(unlabeled, excluded)
     selected = select_rows(info, NEXT_ROWS, eligible, counts, unlabeled)
@@ -200,8 +203,8 @@ def label_next(
         NextRow(
             id=row_id,
             texts=row_texts,
-            label=run.task.labels[int(info.predicted[index])],
-            votes=Counter(run.task.labels[int(s[index].argmax())] for s in scores).most_common(4),
+            label=decision.name_of(combine_scores([s[[index]] for s in scores], weights)),
+            votes=Counter(decision.name_of(s[[index]]) or "no label" for s in scores).most_common(4),
             disagreement=float(info.disagreement[index]),
             uncertainty=float(info.uncertainty[index]),
         )

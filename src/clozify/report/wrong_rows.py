@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
+from numpy.typing import NDArray
 
+from clozify.data.decision import Decision
 from clozify.data.predictions import top_labels
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.ensemble import Ensemble
 from clozify.report.format import shorten
 from clozify.report.run import RunRecord
-from clozify.report.scores import MATRIX_LABELS, confused_labels
+from clozify.report.scores import MATRIX_LABELS
 from clozify.runs.metrics import ClassifierMetrics
 from clozify.runs.records import TEST_SCORES
 from clozify.utils.checked_files import open_npy
@@ -30,7 +31,7 @@ class WrongRow:
     texts: list[str]  # of the fields
     true: str
     predicted: str
-    probability: float  # of the predicted label
+    probability: float  # of the predicted label; of several, of the most confident wrong decision
     others: list[tuple[str, float]]  # the next likeliest labels, where there are many
 
 
@@ -48,34 +49,49 @@ def wrong_rows(run: RunRecord, test: Rows | None, problem: str | None) -> WrongR
 
     `problem` says why the test rows could not be read, where `test` is None.
     """
-    scores, labels = _test_scores(run), run.task.labels
+    scores, labels, decision = _test_scores(run), run.task.labels, run.decision
     if scores is None or run.result is None or run.result.labels is None:
         return None
     if test is None or len(test) != len(scores):
-        return WrongRows([], sum(rows for *_, rows in confused_labels(run)), problem)
-    predicted, confidence = np.empty(len(test), dtype=np.int64), np.empty(len(test))
+        assert run.result.accuracy is not None
+        return WrongRows([], len(scores) - round(run.result.accuracy * len(scores)), problem)
+    is_wrong, confidence = np.empty(len(test), dtype=bool), np.empty(len(test))
     for start, chunk in scores.chunks(chunk_rows(len(labels))):
         rows = slice(start, start + len(chunk))
-        probabilities = softmax(chunk, axis=-1)
-        predicted[rows], confidence[rows] = probabilities.argmax(axis=-1), probabilities.max(axis=-1)
-    wrong = np.flatnonzero(predicted != test.labels)
+        is_wrong[rows], confidence[rows] = _errors(decision, decision.probabilities(chunk), test.targets[rows])
+    wrong = np.flatnonzero(is_wrong)
     chosen = wrong[np.argsort(-confidence[wrong], kind="stable")[:MAX_WRONG]]
-    selected, of_chosen = test.select(chosen), softmax(scores[chosen], axis=-1)
-    shown = OTHER_LABELS if len(labels) > MATRIX_LABELS else 0
+    selected, of_chosen = test.select(chosen), decision.probabilities(scores[chosen])
+    true, answers = decision.names(test.targets[chosen]), decision.names(decision.predict(of_chosen))
+    shown = OTHER_LABELS if len(labels) > MATRIX_LABELS and not decision.multilabel else 0
     next_best = top_labels(of_chosen, 1 + shown)[:, 1:]
     texts = zip(*[selected.texts(field) for field in run.task.fields], strict=True)
     wrong_rows = [
         WrongRow(
             row_id,
             [shorten(text) for text in row_texts],
-            labels[test.labels[index]],
-            labels[predicted[index]],
+            true_label,
+            answer,
             float(confidence[index]),
             [(labels[label], float(of_chosen[position, label])) for label in next_best[position]],
         )
-        for position, (index, row_id, row_texts) in enumerate(zip(chosen, selected.ids(), texts, strict=True))
+        for position, (index, row_id, row_texts, true_label, answer) in enumerate(
+            zip(chosen, selected.ids(), texts, true, answers, strict=True)
+        )
     ]
     return WrongRows(wrong_rows, len(wrong))
+
+
+def _errors(
+    decision: Decision, probabilities: NDArray[np.float64], truth: NDArray[Any]
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Whether each row's prediction is wrong, and how confident it is; of several labels, the worst one counts."""
+    predicted = decision.predict(probabilities)
+    if not decision.multilabel:
+        wrong: NDArray[np.bool_] = np.not_equal(predicted, truth)
+        return wrong, probabilities.max(axis=-1)
+    errors = np.where(predicted != truth, np.where(predicted == 1, probabilities, 1 - probabilities), 0.0)
+    return np.asarray(errors.any(axis=-1)), errors.max(axis=-1)
 
 
 def _test_scores(run: RunRecord) -> Ensemble | None:

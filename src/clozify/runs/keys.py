@@ -62,9 +62,9 @@ def data_inputs(plan: Plan) -> dict[str, Any]:
     key: dict[str, Any] = {
         name: {"rows": len(rows), "texts": rows.digest} for name, rows in data_sets.items() if rows is not None
     }
-    key["labeled"]["labels"] = hash_key(labels=plan.labeled.labels.tolist())
+    key["labeled"]["labels"] = hash_key(labels=plan.labeled.targets.tolist())
     if plan.dev is not None:
-        key["dev"]["labels"] = hash_key(labels=plan.dev.labels.tolist())
+        key["dev"]["labels"] = hash_key(labels=plan.dev.targets.tolist())
         key["dev"]["settings"] = plan.recipe.dev.model_dump() | {"metric": plan.task.metric}
     return key
 

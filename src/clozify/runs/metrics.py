@@ -29,7 +29,8 @@ class Record(BaseModel):
 class UntrainedMetrics(Record):
     """The pairs before any training: their accuracy on T is the ensemble weight w(p)."""
 
-    accuracy_on_labeled: list[float] | None = None  # one per pair; None without labelled rows
+    # one per pair, of several labels a row the average precision; None without labelled rows
+    accuracy_on_labeled: list[float] | None = None
     job: str | None = None  # None where the members' jobs measured it
 
 
@@ -38,7 +39,8 @@ class UnsupervisedMetrics(Record):
 
     accuracy: float  # mean over the pairs
     macro_f1: float
-    best: float  # accuracy of the best pair
+    micro_f1: float | None = None  # with several labels a row, here and below
+    best: float  # accuracy, or micro-F1, of the best pair
     pairs: list[BasicMetrics]
 
 
@@ -50,6 +52,7 @@ class MemberMetrics(Record):
     job: str  # KIND/KEY of its folder in the run
     accuracy: float
     macro_f1: float
+    micro_f1: float | None = None
     calibration_error: float | None = None
     labels: dict[str, LabelMetrics] | None = None
     confusion: list[list[int]] | None = None
@@ -60,7 +63,8 @@ class MembersMetrics(Record):
 
     accuracy: float  # mean over the members
     macro_f1: float
-    min: float  # accuracy of the worst pair, a mean over its seeds
+    micro_f1: float | None = None
+    min: float  # accuracy, or micro-F1, of the worst pair, a mean over its seeds
     max: float
     pairs: dict[str, BasicMetrics]
     each: list[MemberMetrics]
@@ -82,6 +86,7 @@ class Generation(Record):
     kept: bool = True  # False: worse than the one before, which is the result
     accuracy: float | None = None
     macro_f1: float | None = None
+    micro_f1: float | None = None
     min: float | None = None
     max: float | None = None
     each: list[MemberMetrics] | None = None
@@ -107,6 +112,9 @@ class ClassifierMetrics(Record):
     macro_f1: float | None = None
     macro_f1_std: float | None = None
     macro_f1_each: list[float] | None = None
+    micro_f1: float | None = None
+    micro_f1_std: float | None = None
+    micro_f1_each: list[float] | None = None
     calibration_error: float | None = None
     calibration_error_std: float | None = None
     calibration_error_each: list[float] | None = None
@@ -153,6 +161,7 @@ class Metrics(Record):
     uda: ClassifierMetrics | None = None
     mixtext: ClassifierMetrics | None = None
     trivial: TrivialBaselines | None = None
+    thresholds: dict[str, float] | None = None  # of the result's probabilities, with several labels a row
 
     @classmethod
     def load(cls, path: Path) -> Metrics:

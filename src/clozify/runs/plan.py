@@ -9,7 +9,7 @@ import numpy as np
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, Verbalizer
-from clozify.data.rows import NO_LABEL, Rows
+from clozify.data.rows import Rows
 from clozify.errors import DataError
 from clozify.gpu.options import GpuOptions
 from clozify.models.builtin import is_builtin
@@ -91,7 +91,7 @@ def empty_rows(task: Task) -> Rows:
 
 def select_labeled(rows: Rows, warnings: list[str], name: str) -> Rows:
     """The rows that have a label; a warning counts the others."""
-    labeled = np.flatnonzero(rows.labels != NO_LABEL)
+    labeled = np.flatnonzero(rows.is_labeled)
     if len(labeled) == 0:
         raise DataError(f"No row of the {name} data '{rows.source}' has a label.")
     if len(labeled) == len(rows):

@@ -16,6 +16,7 @@ from clozify.utils.checked_files import open_npy, read_record
 
 UNLABELED_SCORES = "unlabeled.npy"  # in a member's folder: raw scores of the unlabelled rows, (rows, labels)
 TEST_SCORES = "test.npy"
+HELD_OUT_SCORES = "held_out.npy"  # of the labelled rows of a fold, with several labels a row
 LABEL_VECTORS = "label_vectors.npy"  # in `model/` of a member with a frozen encoder, (labels, states + 1)
 ENSEMBLE_FILE = "ensemble.json"
 
@@ -32,6 +33,7 @@ class Member:
     seed: int
     folder: Path
     scored_unlabeled: bool
+    zero_points: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
 
     @property
     def key(self) -> str:
@@ -61,6 +63,7 @@ class EnsembleMember(BaseModel):
     pair: str
     seed: int
     weight: float
+    zero_points: list[float] | None = None  # subtracted from the labels' scores, with several labels a row
 
 
 class EnsembleRecord(BaseModel):
@@ -71,6 +74,7 @@ class EnsembleRecord(BaseModel):
     task: Task
     recipe: Recipe
     weights: list[EnsembleMember] = Field(min_length=1)
+    thresholds: dict[str, float] | None = None  # with several labels a row
 
     @classmethod
     def load(cls, folder: Path) -> EnsembleRecord:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.methods.multilabel import best_metric
 from clozify.metrics import basic_metrics
 from clozify.models.cloze import ClozeModel
 from clozify.models.lora import reset_adapter
@@ -75,6 +76,9 @@ class Worker:
 
         def evaluate_on_dev() -> float:
             assert plan.dev is not None
+            if plan.task.multilabel:
+                dev_scores.append(best_metric(score_dev(), plan.dev.label_matrix, plan.task.metric))
+                return dev_scores[-1]
             metrics = basic_metrics(plan.dev.labels, score_dev().argmax(axis=-1), len(plan.task.labels))
             dev_scores.append(getattr(metrics, plan.task.metric.replace("-", "_")))
             return dev_scores[-1]

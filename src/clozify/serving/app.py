@@ -19,7 +19,6 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST
-from scipy.special import softmax
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -88,7 +87,7 @@ class PredictionService:
             self._count_waiting(-1)
         self.metrics.texts.inc(len(scores))
         self.metrics.seconds.observe(time.monotonic() - began)
-        return json_response(200, self._predictions(softmax(scores, axis=-1)))
+        return json_response(200, self._predictions(self.model.decision.probabilities(scores)))
 
     def _count_waiting(self, change: int) -> None:
         self._waiting += change
@@ -138,15 +137,16 @@ class PredictionService:
             job.dropped = not job.future.done() or job.future.cancelled()
 
     def _predictions(self, probabilities: NDArray[np.float64]) -> dict[str, Any]:
-        labels, groups = self.task.labels, self.task.label_groups
-        predicted = probabilities.argmax(axis=-1).tolist()
+        labels, groups, decision = self.task.labels, self.task.label_groups, self.model.decision
+        predicted = decision.predict(probabilities)
+        key, names = ("labels", decision.name_lists) if decision.multilabel else ("label", decision.names)
         predictions: list[dict[str, Any]] = [
-            {"label": labels[index], "probabilities": dict(zip(labels, row, strict=True))}
-            for index, row in zip(predicted, np.round(probabilities, 6).tolist(), strict=True)
+            {key: name, "probabilities": dict(zip(labels, row, strict=True))}
+            for name, row in zip(names(predicted), np.round(probabilities, 6).tolist(), strict=True)
         ]
         if groups is not None:
             sums = np.round(groups.sum_columns(probabilities), 6).tolist()
-            for prediction, index, row in zip(predictions, predicted, sums, strict=True):
+            for prediction, index, row in zip(predictions, predicted.tolist(), sums, strict=True):
                 prediction["group"] = groups.by_label[index]
                 prediction["group_probabilities"] = dict(zip(groups.names, row, strict=True))
         return {"predictions": predictions}

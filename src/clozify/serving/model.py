@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from clozify.data.in_memory import make_rows
-from clozify.data.rows import clean_texts
+from clozify.data.text_values import clean_texts
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH
@@ -27,7 +27,7 @@ class ServedModel:
         finished = FinishedRun(folder, method, precision)
         self.notes = finished.notes
         self.method = finished.method
-        self.task = finished.task
+        self.task, self.decision = finished.task, finished.decision
         self._classifier = None if finished.classifier is None else finished.loaded_classifier
         self._members = list(finished.members()) if self._classifier is None else []
         device = finished.device if self._classifier is None else self._classifier.device.type

@@ -74,14 +74,15 @@ def openapi_schema(app: FastAPI, parser: RequestParser, task: Task, protected: b
 
 
 def _predictions_schema(task: Task) -> dict[str, Any]:
-    levels = {"label": task.labels}
+    label: dict[str, Any] = {"type": "string", "enum": task.labels}
+    levels = {"labels": {"type": "array", "items": label}} if task.multilabel else {"label": label}
     probabilities = {"probabilities": _probabilities_schema(task.labels)}
     if task.label_groups is not None:
-        levels["group"] = task.label_groups.names
+        levels["group"] = {"type": "string", "enum": task.label_groups.names}
         probabilities["group_probabilities"] = _probabilities_schema(task.label_groups.names)
     prediction = {
         "type": "object",
-        "properties": {name: {"type": "string", "enum": names} for name, names in levels.items()} | probabilities,
+        "properties": levels | probabilities,
         "required": [*levels, *probabilities],
     }
     return {

@@ -10,11 +10,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from clozify.config.pattern import Pattern
-from clozify.config.task import Task, Verbalizer
+from clozify.config.task import SEPARATOR, Task, Verbalizer
 from clozify.errors import TaskError
 
 # kept, but not shown on the page
-HIDDEN_SETTINGS = ("description", "optional", "id", "metric", "columns", "aliases", "line_breaks", "groups")
+HIDDEN_SETTINGS = (
+    "description",
+    "optional",
+    "id",
+    "metric",
+    "columns",
+    "aliases",
+    "line_breaks",
+    "multilabel",
+    "separator",
+    "groups",
+)
 
 Problems = dict[str, list[str]]  # form field -> messages; "fields", "labels", "task", "pattern 0", "label 0", ...
 
@@ -46,6 +57,26 @@ class TaskDraft:
     def labels(self) -> list[str]:
         """The names of the labels, without empty ones."""
         return [name.strip() for name, _ in self.words if name.strip()]
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether a row may have several labels, or none."""
+        return bool(self.hidden_settings.get("multilabel", False))
+
+    @multilabel.setter
+    def multilabel(self, several: bool) -> None:
+        self.hidden_settings = {
+            name: value
+            for name, value in self.hidden_settings.items()
+            if name not in ("multilabel", "separator", "metric")  # the metric has another default
+        }
+        if several:
+            self.hidden_settings["multilabel"] = True
+
+    @property
+    def separator(self) -> str:
+        """What stands between several labels."""
+        return str(self.hidden_settings.get("separator", SEPARATOR))
 
     @property
     def words_by_label(self) -> dict[str, tuple[str, ...]]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import expit, logit, softmax
 
 from clozify.config.pattern import Pattern
 from clozify.config.task import Verbalizer
@@ -107,10 +108,15 @@ class Previewer:
         if scores:
             stacked = np.stack(scores)
             preview.calibrated = len(rows) >= min_rows(len(draft.labels))
-            if preview.calibrated:
+            to_probabilities = partial(softmax, axis=-1)
+            if draft.multilabel:  # one label a row is assumed, as by `clozify zero-shot`
+                stacked = stacked - stacked.mean(axis=1 if preview.calibrated else 2, keepdims=True)
+                stacked += logit(1 / len(draft.labels))
+                to_probabilities = expit
+            elif preview.calibrated:
                 stacked = calibrate(stacked, mean_probabilities(stacked))
-            preview.probabilities = softmax(stacked, axis=-1)
-            preview.ensemble = softmax(stacked.mean(axis=0), axis=-1)
+            preview.probabilities = to_probabilities(stacked)
+            preview.ensemble = to_probabilities(stacked.mean(axis=0))
         return preview
 
     def _usable_words(

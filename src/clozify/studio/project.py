@@ -110,7 +110,9 @@ class Project:
         files = [self.folder / name for name in (LABELED_FILE, UNLABELED_FILE) if (self.folder / name).is_file()]
         for path in files:
             self.notices.append(f"The file '{path.name}' was there before; it was kept as '{keep(path).name}'.")
-        self.data.user_labels = labels = read_labels(self.folder / LABELED_FILE, self.draft.label, self.draft.fields)
+        draft = self.draft
+        labels = read_labels(self.folder / LABELED_FILE, draft.label, draft.fields, draft.multilabel)
+        self.data.user_labels = labels
         self._adopted_all_columns = bool(labels) and not self.draft.fields
         if labels:
             self.notices.append(f"{len(labels):,} labels were taken over from '{LABELED_FILE}'.")
@@ -198,7 +200,11 @@ class Project:
 
         A name is read as words, unless it is a number or has a comma, which separates words.
         """
-        names = [] if self.draft.labels else self.data.label_names(self.draft.label)
+        names = (
+            []
+            if self.draft.labels
+            else self.data.label_names(self.draft.label, self.draft.separator if self.draft.multilabel else None)
+        )
         if names:
             self.draft.words = [(name, _typed_words(name)) for name in names]
         return bool(names)
@@ -320,7 +326,11 @@ class Project:
             finished = self._open_run(run)
             rows = make_rows({field: [text] for field, text in texts.items()}, finished.task, "the text")
             (probabilities,) = finished.probabilities(rows)
-        return [(finished.task.labels[index], float(probabilities[index])) for index in np.argsort(-probabilities)]
+        names = list(finished.task.labels)
+        if finished.decision.multilabel:  # which labels it predicts depends on their thresholds
+            predicted = finished.decision.predict(probabilities[None])[0]
+            names = [f"{name}: yes" if has else name for name, has in zip(names, predicted, strict=True)]
+        return [(names[index], float(probabilities[index])) for index in np.argsort(-probabilities)]
 
     def _open_run(self, run: StudioRun) -> FinishedRun:
         metrics = run.path / "metrics.json"
@@ -351,10 +361,10 @@ def split_name(name: str) -> tuple[str, str]:
     return stem, name[len(stem) :].lower()
 
 
-def read_labels(path: Path, label_column: str, fields: list[str]) -> UserLabels:
+def read_labels(path: Path, label_column: str, fields: list[str], multilabel: bool = False) -> UserLabels:
     """The labels of a `labeled.csv` for the texts of these fields, or of all columns without fields.
 
-    There are none without such a file, the label column or a field.
+    There are none without such a file, the label column or a field. With `multilabel`, an empty cell means no label.
     """
     try:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -369,5 +379,5 @@ def read_labels(path: Path, label_column: str, fields: list[str]) -> UserLabels:
     return {
         make_row_key({str(field): text for field, text in row.items()}): name
         for row, name in zip(texts, names, strict=True)
-        if name
+        if name or multilabel
     }

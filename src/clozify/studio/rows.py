@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozify.config.task import Task, Verbalizer
 from clozify.data.few_shot import few_shot
+from clozify.data.label_matrix import is_labeled, split_cell
 from clozify.data.readers import open_data
 from clozify.data.rows import NO_LABEL, UNLABELED, Rows
 from clozify.errors import DataError
@@ -35,7 +36,7 @@ class ProjectRows:
         self._dataset: Dataset | None = None
         self._rows: dict[tuple[str, ...], Rows] = {}  # a cache: all rows, by fields, with the hashes of their texts
         self._label_keys: dict[int, RowKey] | None = None  # a cache: row index -> the key of the user's label
-        self._file_labels: tuple[object, NDArray[np.int16]] | None = None  # a cache: its key and the file's labels
+        self._file_labels: tuple[object, NDArray[Any]] | None = None  # a cache: its key and the file's labels
 
     def load(self, source: str) -> None:
         """Load a file, a folder of shards, a hub data set or the sample; the labels stay with their texts."""
@@ -103,15 +104,22 @@ class ProjectRows:
         }
         return [max(lengths, key=lambda name: lengths[name])] if lengths else []
 
-    def label_names(self, column: str) -> list[str]:
-        """The distinct labels in a column, or none if their number is not between 2 and MAX_LABELS."""
+    def label_names(self, column: str, separator: str | None = None) -> list[str]:
+        """The distinct labels in a column, or none if their number is not between 2 and MAX_LABELS.
+
+        With a `separator`, a cell may have several.
+        """
         if self._dataset is None or column not in self.columns:
             return []
         try:
             distinct = self._dataset.unique(column)
-        except NotImplementedError:  # Arrow's: a column of lists, which cannot be labels
-            return []
+        except NotImplementedError:  # Arrow's: a column of lists
+            if separator is None:
+                return []
+            distinct = self._dataset[column]
         values = {str(value).strip() for value in distinct if value is not None}
+        if separator is not None:
+            values = {name for value in distinct for name in split_cell(value, separator) or []}
         names = sorted(values - UNLABELED)
         return names if 2 <= len(names) <= MAX_LABELS else []
 
@@ -142,40 +150,54 @@ class ProjectRows:
         columns = self.columns_of(draft, indices)
         return [" | ".join(filter(None, fields)) for fields in zip(*columns.values(), strict=True)]
 
-    def label_indices(self, draft: TaskDraft, indices: list[int] | None = None) -> NDArray[np.int16]:
-        """Labels as indices into `draft.labels`, for all rows or some: the user's, else the file's, else NO_LABEL."""
+    def label_indices(self, draft: TaskDraft, indices: list[int] | None = None) -> NDArray[Any]:
+        """Labels as indices into `draft.labels`, for all rows or some: the user's, else the file's, else NO_LABEL.
+
+        Where rows may have several labels, 1 for each that a row has, (rows, labels), or NO_LABEL in the whole row.
+        """
         names = draft.labels
         labels = self._labels_of_file(draft, tuple(names)).copy()
         for row, label in self.labels.items():
-            if label is None or label in names:
+            if draft.multilabel:
+                row_names = split_cell(label, draft.separator)
+                labels[row] = NO_LABEL if row_names is None else [name in row_names for name in names]
+            elif label is None or label in names:
                 labels[row] = NO_LABEL if label is None else names.index(label)
         return labels if indices is None else labels[indices]
 
-    def _labels_of_file(self, draft: TaskDraft, names: tuple[str, ...]) -> NDArray[np.int16]:
-        key = (self.loads, draft.label, names)
+    def _labels_of_file(self, draft: TaskDraft, names: tuple[str, ...]) -> NDArray[Any]:
+        key = (self.loads, draft.label, names, draft.multilabel, draft.separator)
         if self._file_labels is None or self._file_labels[0] != key:
             rows = self.select(draft) if names else None
-            unlabeled = np.full(len(self), NO_LABEL, dtype=np.int16)
-            self._file_labels = (key, rows.labels if rows is not None and rows.has_labels else unlabeled)
+            shape = (len(self), len(names)) if draft.multilabel else len(self)
+            unlabeled = np.full(shape, NO_LABEL, dtype=np.int16)
+            self._file_labels = (key, rows.targets if rows is not None and rows.has_labels else unlabeled)
         return self._file_labels[1]
 
     def label_counts(self, draft: TaskDraft) -> dict[str, int]:
         """The number of rows with each label."""
         labels = self.label_indices(draft)
-        return {name: int((labels == index).sum()) for index, name in enumerate(draft.labels)}
+        has_label = (labels == 1).T if draft.multilabel else labels == np.arange(len(draft.labels))[:, None]
+        return {name: int(rows.sum()) for name, rows in zip(draft.labels, has_label, strict=True)}
 
     def other_labels(self, draft: TaskDraft) -> list[str]:
         """The user's labels of loaded rows that the draft does not have (any more)."""
-        return sorted({label for label in self.labels.values() if label is not None and label not in draft.labels})
+        user_labels = [label for label in self.labels.values() if label is not None]
+        if draft.multilabel:
+            user_labels = [name for label in user_labels for name in split_cell(label, draft.separator) or []]
+        return sorted({label for label in user_labels if label not in draft.labels})
 
     def labeled(self, draft: TaskDraft, examples: int = 0, seed: int | None = None) -> list[int]:
         """Indices of the rows that have a label, or of as many as `few_shot` selects for `examples`."""
         labels = self.label_indices(draft)
-        indices = np.flatnonzero(labels != NO_LABEL)
+        indices = np.flatnonzero(is_labeled(labels))
         if examples and len(indices):
             rows = self.select(draft, indices)
             assert rows is not None
-            rows.labels = labels[indices]
+            if draft.multilabel:
+                rows.label_matrix = labels[indices].astype(np.int8)
+            else:
+                rows.labels = labels[indices]
             indices = few_shot(rows, examples, seed).row_numbers()
         return [int(row) for row in indices]
 
@@ -206,5 +228,7 @@ def _placeholder_task(draft: TaskDraft) -> Task:
             "patterns": ["{mask}"],
             "verbalizers": [Verbalizer(words=words)],
             "line_breaks": draft.hidden_settings.get("line_breaks", []),
+            "multilabel": draft.multilabel,
+            "separator": draft.separator,
         }
     )

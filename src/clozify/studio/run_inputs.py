@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ import torch
 from clozify.config.auto import Conditions, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task
+from clozify.data.label_matrix import join_labels
 from clozify.data.readers import open_data
 from clozify.data.rows import Rows, read_rows
 from clozify.errors import DataError
@@ -44,12 +46,15 @@ class RunSettings:
         recipe = self.load_recipe()
         if recipe.adapt:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            conditions = Conditions(device, 0, len(task.labels), self.examples, self.unlabeled, self.method)
+            conditions = Conditions(
+                device, 0, len(task.labels), self.examples, self.unlabeled, self.method, task.multilabel
+            )
             recipe = fit_recipe(recipe, conditions)
+        folds = recipe.multilabel.folds if task.multilabel and recipe.multilabel.threshold is None else 0
         if self.method == "pet":
             pairs = min(len(task.pairs), recipe.max_pairs or len(task.pairs))
-            return (pairs + int(recipe.distillation and self.unlabeled > 0)) * recipe.repetitions
-        return recipe.repetitions if self.method == "supervised" else 0
+            return (pairs + int(recipe.distillation and self.unlabeled > 0)) * recipe.repetitions + folds
+        return recipe.repetitions + folds if self.method == "supervised" else 0
 
 
 class RunInputs:
@@ -71,9 +76,16 @@ class RunInputs:
         keys = self.data.row_keys(self.draft, indices)
         columns = {field: [dict(key)[field] for key in keys] for field in self.draft.fields}
         labels = self.data.label_indices(self.draft, indices)
-        columns[self.draft.label] = [self.draft.labels[label] for label in labels]
+        columns[self.draft.label] = [self._label_name(label) for label in labels]
         write_csv(self.folder / LABELED_FILE, columns)
         return len(indices)
+
+    def _label_name(self, label: Any) -> str:
+        """A row's label by its index, or its labels by 0 and 1 for each."""
+        names = self.draft.labels
+        if not self.draft.multilabel:
+            return str(names[label])
+        return join_labels([name for name, has in zip(names, label, strict=True) if has], self.draft.separator)
 
     def write(self, settings: RunSettings) -> list[str]:
         """Write the CSV files; returns the arguments of `clozify train`."""
@@ -93,7 +105,7 @@ class RunInputs:
         if settings.examples:
             arguments += ["--examples", str(settings.examples)]
         if test:
-            _ = read_rows(absolute(test), self.draft.to_task()).labels  # a wrong file fails now
+            _ = read_rows(absolute(test), self.draft.to_task()).targets  # a wrong file fails now
             arguments += ["--test", absolute(test)]
         arguments += self.model_option
         for setting in settings.recipe_settings.split():

@@ -80,25 +80,33 @@ def cycle_batches(rows: int, batch_size: int, rng: np.random.Generator) -> Itera
 
 
 def balanced_batches(
-    labels: NDArray[np.int16], batch_size: int, rng: np.random.Generator, rows_per_label: int = 1
+    labels: NDArray[Any], batch_size: int, rng: np.random.Generator, rows_per_label: int = 1
 ) -> Iterator[NDArray[np.int64]]:
     """Endless batches of row indices with every label equally often: labels and each label's rows in random order.
 
-    `rows_per_label` rows of a label follow each other.
+    `rows_per_label` rows of a label follow each other. Of a label matrix, (rows, labels), rows without any label are
+    drawn as often as those of a label.
     """
-    present = np.unique(labels)
-    next_labels = cycle_batches(len(present), -(-batch_size // rows_per_label), rng)
-    rows = [np.flatnonzero(labels == label) for label in present]
+    if labels.ndim == 2:
+        rows = [np.flatnonzero(column) for column in [*labels.T, ~labels.any(axis=1)] if column.any()]
+    else:
+        rows = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    next_labels = cycle_batches(len(rows), -(-batch_size // rows_per_label), rng)
     next_rows = [cycle_batches(len(of_label), 1, rng) for of_label in rows]
     while True:
         drawn = np.repeat(next(next_labels), rows_per_label)[:batch_size]
         yield np.array([rows[label][next(next_rows[label])[0]] for label in drawn], dtype=np.int64)
 
 
-def class_weights(labels: NDArray[np.int16], count: int) -> Tensor:
-    """Weights that make every label count the same: rows / (labels * rows with the label), (labels,)."""
-    frequencies = np.bincount(labels, minlength=count).astype(np.float32)
-    return torch.from_numpy(len(labels) / (count * np.maximum(frequencies, 1)))
+def class_weights(labels: NDArray[Any], count: int) -> Tensor:
+    """Weights that make every label count the same: rows / (labels * rows with the label), (labels,).
+
+    Of a label matrix, (rows, labels), they are divided by their mean.
+    """
+    frequencies = np.bincount(labels, minlength=count) if labels.ndim == 1 else labels.sum(axis=0)
+    frequencies = frequencies.astype(np.float32)
+    weights = len(labels) / (count * np.maximum(frequencies, 1))
+    return torch.from_numpy(weights if labels.ndim == 1 else weights / weights.mean())
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,15 @@ def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor | None = None)
     return (row_losses * weights[labels]).mean()
 
 
+def binary_cross_entropy(scores: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean over rows of the sum over labels of -t log sigmoid(s) - (1 - t) log(1 - sigmoid(s)).
+
+    For several labels a row; `targets` t, (rows, labels), are 0 and 1 or probabilities. `weights` are (labels,).
+    """
+    losses = functional.binary_cross_entropy_with_logits(scores, targets.to(scores.dtype), reduction="none")
+    return (losses if weights is None else losses * weights).sum(dim=-1).mean()
+
+
 def masked_lm_loss(scores: Tensor, tokens: Tensor, counts: Tensor, micro_batches: int) -> Tensor:
     """L_MLM: the mean over micro-batches of the mean of -log M(token | z) over a micro-batch's masked tokens.
 
@@ -40,16 +49,30 @@ def contrastive_loss(states: Tensor, labels: Tensor, temperature: float = 0.1) -
     """Supervised contrastive loss (Khosla et al., 2020): the states of rows with the same label are drawn together.
 
     For each row i with others of its label, P(i): the mean over p in P(i) of -log softmax_a(z_i z_a / temperature)[p],
-    where a are all other rows and z the states divided by their norm. `states` are (rows, hidden).
+    where a are all other rows and z the states divided by their norm. `states` are (rows, hidden). With several labels
+    a row, `labels` are (rows, labels), and the mean is weighted by the Jaccard index of the two rows' labels.
     """
     z = functional.normalize(states, dim=-1)
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     similarities = (z @ z.T / temperature).masked_fill(itself, -1e9)
+    if labels.ndim == 2:
+        return _weighted_contrastive_loss(similarities, labels.to(z.dtype))
     same = (labels[:, None] == labels[None]) & ~itself  # (rows, rows)
     log_probabilities = torch.log_softmax(similarities, dim=1).masked_fill(~same, 0)
     counts = same.sum(dim=1)
     row_losses = -log_probabilities.sum(dim=1) / counts.clamp(min=1)  # 0 for a row whose label no other row has
     return row_losses.sum() / (counts > 0).sum().clamp(min=1)
+
+
+def _weighted_contrastive_loss(similarities: Tensor, labels: Tensor) -> Tensor:
+    """The contrastive loss of rows with several labels: (rows, rows), (rows, labels) of 0 and 1."""
+    shared = labels @ labels.T
+    counts = labels.sum(dim=1)
+    weights = shared / (counts[:, None] + counts[None] - shared).clamp(min=1)  # Jaccard; 0 for rows without labels
+    weights = weights.masked_fill(torch.eye(len(labels), dtype=torch.bool, device=labels.device), 0)
+    totals = weights.sum(dim=1)
+    row_losses = -(weights * torch.log_softmax(similarities, dim=1)).sum(dim=1) / totals.clamp(min=1e-6)
+    return row_losses.sum() / (totals > 0).sum().clamp(min=1)
 
 
 def distillation_loss(scores: Tensor, targets: Tensor, temperature: float = 1.0) -> Tensor:

@@ -75,3 +75,15 @@ def test_the_choice_is_one_line():
     for method in ("pet", "ipet", "supervised"):
         of = conditions(method=method)
         assert "\n" not in explain(fit_recipe(AUTO, of), of, 6)
+
+
+def test_several_labels_a_row_take_batches_as_they_are_and_a_longer_distillation():
+    """Chosen on rows of NLU++ that are not reported."""
+    one, several = (
+        fit_recipe(load_recipe("auto"), Conditions("cpu", 42_000_000, 40, 50, 500, "pet", multilabel))
+        for multilabel in (False, True)
+    )
+    assert one.finetune_without_lm.balanced_batches
+    assert not several.finetune_without_lm.balanced_batches
+    assert several.finetune_without_lm.max_steps == 50
+    assert (several.distill.max_steps, several.distill.temperature) == (400, 1.0)

@@ -12,7 +12,8 @@ import pytest
 from datasets import Dataset, Features
 
 from clozify.config.task import Task, Verbalizer, load_task
-from clozify.data.in_memory import make_rows
+from clozify.data.decision import Decision
+from clozify.data.in_memory import load_rows, make_rows
 from clozify.data.predictions import write_predictions
 from clozify.data.rows import Rows, read_rows
 
@@ -56,6 +57,23 @@ def test_ids_that_are_null_in_all_rows_are_written(tmp_path):
     for suffix in (".csv", ".jsonl", ".parquet"):
         write_predictions(tmp_path / f"out{suffix}", rows, [(0, np.array([[0.25, 0.75]]))])
     assert json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))["id"] is None
+
+
+def test_several_labels_are_lists_and_in_csv_one_text(tmp_path):
+    task = load_task(
+        {"fields": ["text"], "patterns": ["{text} {mask}"], "labels": {"a": "x", "b": "y"}, "multilabel": True}
+    )
+    rows = load_rows(["q", "r", "s"], task, labels=[["a", "b"], [], None])
+    decision, probabilities = Decision(task.labels, (0.5, 0.2)), np.array([[0.6, 0.3], [0.1, 0.1], [0.1, 0.9]])
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        write_predictions(tmp_path / f"out{suffix}", rows, [(0, probabilities)], decision=decision)
+    table = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert table["prediction"].tolist() == ["a|b", "", "b"]
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in lines] == [["a", "b"], [], None]
+    assert [line["prediction"] for line in lines] == [["a", "b"], [], ["b"]]
+    assert pq.read_table(tmp_path / "out.parquet")["prediction"].to_pylist() == [["a", "b"], [], ["b"]]
+    assert read_rows(tmp_path / "out.csv", task.with_changes(fields=["id"])).targets.tolist()[0] == [1, 1]
 
 
 GROUPED = {

@@ -320,3 +320,37 @@ def test_a_task_file_written_by_hand_is_kept_once_before_it_is_replaced(folder, 
     again._save_task()
     assert path.with_name("task.kept-2.toml").read_text() == edited
     assert len(list(path.parent.glob("task.*"))) == 3
+
+
+def test_rows_with_several_labels_keep_all_of_them_and_those_with_none_count(opened, folder):
+    project = opened(folder / "rows.csv")
+    project.draft.multilabel = True
+    project.set_label(0, "neg|pos")
+    project.set_label(1, "")  # no label applies
+    project.set_label(2, "pos")
+    project.set_label(2, None)  # not labelled
+    assert project.data.label_indices(project.draft, [0, 1, 2]).tolist() == [[1, 1], [0, 0], [-1, -1]]
+    assert project.data.label_counts(project.draft) == {"neg": 1, "pos": 1}
+    assert project.data.labeled(project.draft) == [0, 1]
+    frame = pd.read_csv(project.folder / "labeled.csv", dtype=str, keep_default_na=False)
+    assert frame["label"].tolist() == ["neg|pos", ""]
+    task = project.draft.to_task()
+    assert (task.multilabel, task.metric) == (True, "micro-f1")
+    assert TaskDraft.from_task(task).to_task() == task
+    project.close()
+    again = opened()
+    again.draft.multilabel = True
+    again.load(str(folder / "rows.csv"))
+    assert again.data.label_indices(again.draft, [0, 1, 2]).tolist() == [[1, 1], [0, 0], [-1, -1]]
+    again.draft.multilabel = False
+    assert again.draft.to_task().metric == "accuracy"
+
+
+def test_the_labels_of_a_column_with_several_are_named_one_by_one(opened, folder):
+    cells = ["neg|pos", "", "pos", "neg", "pos|other", *[""] * 5]
+    project = opened(write_rows(folder / "several.csv", TEXTS, label=cells))
+    project.draft.words = [("", ""), ("", "")]
+    project.draft.multilabel = True
+    assert project.name_labels()
+    assert project.draft.labels == ["neg", "other", "pos"]
+    assert project.data.label_indices(project.draft, [0, 1, 4]).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 1]]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
+import numpy as np
 import streamlit as st
+from numpy.typing import NDArray
 
+from clozify.data.label_matrix import is_labeled, join_labels
 from clozify.errors import ClozifyError, quoted
 from clozify.studio import render
 from clozify.studio.preview import Preview
 from clozify.studio.project import Project
 from clozify.studio.run_inputs import LABELED_FILE
 from clozify.studio.tabs.widgets import shared_input
+
+NONE = "(none of them)"
 
 
 def draw_labels_tab(project: Project, preview: Preview) -> None:
@@ -29,6 +35,9 @@ def draw_labels_tab(project: Project, preview: Preview) -> None:
         with st.container(border=True):
             left, right = st.columns([4, 1], vertical_alignment="center")  # one below the other on a narrow page
             left.html(render.row_text(text) or "(no text)")
+            if draft.multilabel:
+                _draw_label_set(right, project, row, label_index)
+                continue
             label = None if label_index < 0 else draft.labels[label_index]
             right.selectbox(
                 f"Label of row {row + 1}",
@@ -48,6 +57,32 @@ def draw_labels_tab(project: Project, preview: Preview) -> None:
             st.download_button(
                 f"Download {LABELED_FILE}", path.read_bytes(), LABELED_FILE, "text/csv", on_click="ignore"
             )
+
+
+def _draw_label_set(column: Any, project: Project, row: int, has_label: NDArray[np.int16]) -> None:
+    """Draw the menu of a row that may have several labels, or none of them."""
+    data, draft = project.data, project.draft
+    chosen = [name for name, has in zip(draft.labels, has_label, strict=True) if has == 1]
+    if not chosen and is_labeled(has_label[None]).all():
+        chosen = [NONE]
+
+    def store(names: list[str]) -> None:
+        if not names:
+            label = None  # not labelled
+        elif names[-1] == NONE:
+            label = ""
+        else:
+            label = join_labels([name for name in names if name != NONE], draft.separator)
+        _set_label(project, data.loads, row, label)
+
+    column.multiselect(
+        f"Labels of row {row + 1}",
+        [NONE, *draft.labels],
+        default=chosen,
+        placeholder="labels",
+        label_visibility="collapsed",
+        **shared_input(f"labels of row {data.loads} {row}", chosen, store),
+    )
 
 
 def _draw_counts(project: Project) -> None:

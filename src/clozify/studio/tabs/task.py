@@ -96,6 +96,13 @@ def _draw_columns(project: Project, slots: Slots) -> None:
     st.selectbox("Column with labels, if there is one", choices, index=choices.index(chosen), **state)
     slots["label column"] = st.empty()
 
+    def store_multilabel(several: bool) -> None:
+        draft.multilabel = several
+        project.version += 1
+
+    state = shared_input(f"several labels {project.version}", draft.multilabel, _if_current(project, store_multilabel))
+    st.checkbox("A row may have several labels, or none", draft.multilabel, **state)
+
 
 def _if_current(project: Project, store: Callable[[Any], None]) -> Callable[[Any], None]:
     """`store`, unless another window has replaced the draft since this input was drawn."""
@@ -197,7 +204,8 @@ def _draw_answers(project: Project, preview: Preview) -> None:
         for text in texts[:5]:
             st.html(f"<p>{render.row_text(text)}</p>")
         return
-    truth = None if "label column" in preview.problems else data.label_indices(draft, data.shown)
+    unknown = "label column" in preview.problems or draft.multilabel
+    truth = None if unknown else data.label_indices(draft, data.shown)
     accuracy, labeled = (None, 0) if truth is None else (preview.accuracy(truth), int((truth != NO_LABEL).sum()))
     st.html(render.agreement(preview, accuracy, labeled))
     calibrated = "calibrated on these rows; " if preview.calibrated else ""

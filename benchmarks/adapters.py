@@ -29,7 +29,8 @@ def measure(settings: list[str], patterns: int, examples: int, test: int) -> dic
     """One run's accuracies, seconds per step of each member, bytes per member, and peak memory."""
     from clozify import train
     from clozify.config.task import load_task
-    from clozify.data.rows import few_shot, read_rows
+    from clozify.data.few_shot import few_shot
+    from clozify.data.rows import read_rows
 
     task = load_task("debian")
     task = task.with_changes(patterns=task.patterns[:patterns])
@@ -62,7 +63,8 @@ def _peak() -> float:
 def in_turns(rounds: int, settings: list[str]) -> None:
     """Print the CPU time of a step and of scoring a row, fully fine-tuned and with an adapter."""
     from clozify.config.task import load_task
-    from clozify.data.rows import few_shot, read_rows
+    from clozify.data.few_shot import few_shot
+    from clozify.data.rows import read_rows
     from clozify.methods.finetune import finetune
     from clozify.methods.score import score_rows
     from clozify.models.task_prompts import compile_task

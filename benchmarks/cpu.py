@@ -27,7 +27,8 @@ def measure(at_once: int, members: int, steps: int) -> tuple[float, int]:
 
     from clozify import train
     from clozify.config.task import load_task
-    from clozify.data.rows import few_shot, read_rows
+    from clozify.data.few_shot import few_shot
+    from clozify.data.rows import read_rows
 
     task = load_task("debian")
     task = task.with_changes(patterns=task.patterns[:members])

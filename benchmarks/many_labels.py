@@ -33,17 +33,13 @@ METHODS = "tfidf,pooled,setfit,supervised,zero-shot,pet-without-pile,pet,ipet"
 
 
 def load_data(folder: Path, rows_per_label: int, draw: int) -> tuple[Task, Rows, Rows, Rows]:
-    """The task, and its labelled, unlabelled and test rows."""
-    import pandas as pd
-    from clozify.inference.init import PATTERNS
-
+    """The task, as `clozify init` writes it, and its labelled, unlabelled and test rows."""
     import clozify
 
-    labels = sorted(set(pd.read_csv(folder / "labeled_10.csv")["label"]))
-    task = clozify.load_task({"name": folder.name, "fields": ["text"], "patterns": PATTERNS, "labels": labels})
+    task = clozify.init_task(folder / "labeled_10.csv").task
     labeled = clozify.read_rows(folder / f"labeled_{rows_per_label if draw == 0 else 10}.csv", task)
     if draw > 0 and rows_per_label < 10:
-        labeled = draw_rows(labeled, rows_per_label * len(labels), draw)
+        labeled = draw_rows(labeled, rows_per_label * len(task.labels), draw)
     test = clozify.read_rows(folder / "test.csv", task)
     return task, labeled, clozify.read_rows(folder / "pile.csv", task).excluding(labeled, test), test
 

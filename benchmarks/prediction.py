@@ -108,7 +108,8 @@ def fit_head(model: str, length: int) -> Any:
 
     from clozify.config.recipe import load_recipe
     from clozify.config.task import load_task
-    from clozify.data.rows import few_shot, read_rows
+    from clozify.data.few_shot import few_shot
+    from clozify.data.rows import read_rows
     from clozify.models.classifier import new_classifier
 
     torch.manual_seed(0)

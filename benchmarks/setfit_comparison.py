@@ -111,7 +111,8 @@ def make_data(options: Asked, sizes: list[int]) -> None:
     """Write the rows of every part, the same for all methods."""
     from clozify.config.recipe import load_recipe
     from clozify.config.task import load_task
-    from clozify.data.rows import few_shot, read_rows
+    from clozify.data.few_shot import few_shot
+    from clozify.data.rows import read_rows
 
     source, run_path = Path(os.environ["CLOZIFY_AGNEWS_FOLDER"]), Path(options.output) / "data"
     run_path.mkdir(parents=True, exist_ok=True)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from clozify.config.recipe import Recipe as Recipe
     from clozify.config.recipe import load_recipe as load_recipe
     from clozify.config.task import Task as Task
-    from clozify.config.task import load_task as load_task
+    from clozify.data.few_shot import few_shot as few_shot
     from clozify.data.rows import Rows as Rows
-    from clozify.data.rows import few_shot as few_shot
     from clozify.data.rows import read_rows as read_rows
+    from clozify.data.task_labels import load_task as load_task
     from clozify.errors import ClozifyError as ClozifyError
     from clozify.errors import DataError as DataError
     from clozify.errors import ExportError as ExportError
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from clozify.inference.finished_run import evaluate as evaluate
     from clozify.inference.finished_run import load_run as load_run
     from clozify.inference.finished_run import predict as predict
+    from clozify.inference.init_task import InitResult as InitResult
+    from clozify.inference.init_task import init_task as init_task
     from clozify.inference.suggest import Suggestions as Suggestions
     from clozify.inference.suggest import suggest as suggest
     from clozify.inference.training import TrainResult as TrainResult
@@ -54,8 +56,10 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "config.recipe": ["Recipe", "load_recipe"],
-    "config.task": ["Task", "load_task"],
-    "data.rows": ["Rows", "few_shot", "read_rows"],
+    "config.task": ["Task"],
+    "data.few_shot": ["few_shot"],
+    "data.rows": ["Rows", "read_rows"],
+    "data.task_labels": ["load_task"],
     "errors": [
         "ClozifyError",
         "DataError",
@@ -70,6 +74,7 @@ _MODULES = {
     "estimator": ["PetClassifier"],
     "inference.export": ["ExportResult", "export"],
     "inference.finished_run": ["EvaluationResult", "FinishedRun", "Predictions", "evaluate", "load_run", "predict"],
+    "inference.init_task": ["InitResult", "init_task"],
     "inference.suggest": ["Suggestions", "suggest"],
     "inference.training": ["TrainResult", "train"],
     "inference.zero_shot": ["ZeroShotResult", "zero_shot"],

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from clozify.config.task import Task, load_task
-from clozify.data.rows import Rows, few_shot, read_rows
+from clozify.data.few_shot import few_shot
+from clozify.data.rows import Rows, read_rows
 from clozify.inference.training import train
 from clozify.report.write import write_report
 from clozify.runs.metrics import Metrics

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from itertools import zip_longest
 
 
 class ClozifyError(Exception):
@@ -69,11 +70,17 @@ def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
 
 def quoted(names: Iterable[object], limit: int = 12) -> str:
     """`'a', 'b' and 'c'`, cut off after `limit` names."""
-    quoted_names = [f"'{name}'" for name in names]
-    if not quoted_names:
-        return "none"
-    if len(quoted_names) > limit:
-        return ", ".join(quoted_names[:limit]) + f" and {len(quoted_names) - limit} more"
-    if len(quoted_names) == 1:
-        return quoted_names[0]
-    return ", ".join(quoted_names[:-1]) + " and " + quoted_names[-1]
+    return _join([f"'{name}'" for name in names], limit) or "none"
+
+
+def unknown_names(names: Sequence[str], valid_names: Sequence[str], limit: int = 5) -> str:
+    """`'a' (did you mean 'x'?) and 'b'`: each name with the closest valid one, cut off after `limit` names."""
+    return _join([f"'{name}'" for name in names], limit, [did_you_mean(name, valid_names) for name in names[:limit]])
+
+
+def _join(names: Sequence[str], limit: int, remarks: Sequence[str] = ()) -> str:
+    """The names as an enumeration, each with its remark, cut off after `limit` names."""
+    shown = [name + remark for name, remark in zip_longest(names[:limit], remarks, fillvalue="")]
+    if len(names) > limit:
+        return ", ".join(shown) + f" and {len(names) - limit} more"
+    return ", ".join(shown[:-1]) + " and " + shown[-1] if len(shown) > 1 else "".join(shown)

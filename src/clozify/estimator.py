@@ -23,9 +23,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from clozify import __version__
 from clozify.config.recipe import Recipe
-from clozify.config.task import Task, TaskSource, load_task
-from clozify.data.in_memory import InputError, encode_labels, extract_columns, make_rows
+from clozify.config.task import Task, TaskSource, build_task, has_labels, load_task, read_task
+from clozify.data.in_memory import InputError, encode_labels, extract_columns, label_texts, make_rows
 from clozify.data.rows import Rows
+from clozify.data.task_labels import sorted_labels
 from clozify.errors import DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
 from clozify.inference.training import train
@@ -43,7 +44,8 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters:
 
-    - `task`: a shipped task's name, a task file, a dict with the entries of one, or a `Task`.
+    - `task`: a shipped task's name, a task file, a dict with the entries of one, or a `Task`. The labels of a task
+      that has none are those of `y`, with their names as words.
     - `unlabeled`: the unlabelled rows, a file's name or rows as `fit` takes them; without them the ensemble predicts.
     - `model`, `student`, `method`, `recipe`, `settings`: as in `clozify.train`.
     - `random_state`: the recipe's first seed; `None` leaves the recipe's own.
@@ -97,7 +99,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         texts with columns in the order of the task's fields. `y` holds the task's labels, numbers that read like them,
         or aliases.
         """
-        task = load_task(self.task)
+        task = _load_task(self.task, y)
         columns = extract_columns(X, task, "X")
         names, classes, class_indices = encode_labels(y, task)
         if len(names) != (count := len(next(iter(columns.values())))):
@@ -262,6 +264,14 @@ class FittedFolder:
         for name, content in files.items():
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             (self.path / name).write_bytes(content)
+
+
+def _load_task(task: TaskSource, y: Any) -> Task:
+    """The task; the labels of one that has none are those of `y`."""
+    content, source = read_task(task)
+    if isinstance(task, Task) or has_labels(content):
+        return load_task(task)
+    return build_task(content, source, sorted_labels(set(label_texts(y)[1])))
 
 
 def _to_json(value: object) -> object:

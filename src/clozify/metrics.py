@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+
+DENSE_LABELS = 100  # with more labels, the confused labels are listed instead of a matrix of all
 
 
 class BasicMetrics(BaseModel):
@@ -30,12 +33,35 @@ class LabelMetrics(BaseModel):
     rows: int
 
 
+class GroupMetrics(BasicMetrics):
+    """Predictions as groups of labels: a row is right if the predicted label is in the true label's group."""
+
+    errors: int  # rows whose label is wrong
+    errors_across: int  # of these, the rows whose group is wrong, too
+    groups: dict[str, LabelMetrics]
+
+
 class Evaluation(BasicMetrics):
-    """All metrics of a set of predictions: also calibration, each label's, and the confusion matrix."""
+    """All metrics of a set of predictions: also calibration, each label's, and what is confused.
+
+    `confusion` is None with more than `DENSE_LABELS` labels, else `confused`; `groups` where the task has none.
+    """
 
     calibration_error: float
     labels: dict[str, LabelMetrics]
-    confusion: list[list[int]]  # [true label][predicted label]
+    confusion: list[list[int]] | None = None  # [true label][predicted label]
+    confused: list[tuple[str, str, int]] | None = None  # true label, predicted label, rows; most rows first
+    groups: GroupMetrics | None = None
+
+
+class Grouping(Protocol):
+    """The groups of a task's labels, as `config/groups.py` has them."""
+
+    names: list[str]
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """Each label's group as an index into `names`: (labels,)."""
 
 
 def accuracy(truth: NDArray[np.integer], predicted: NDArray[np.integer]) -> float:
@@ -70,24 +96,59 @@ def basic_metrics(truth: NDArray[np.integer], predicted: NDArray[np.integer], la
 
 
 def detailed_metrics(
-    truth: NDArray[np.integer], probabilities: NDArray[np.floating], names: Sequence[str]
+    truth: NDArray[np.integer],
+    probabilities: NDArray[np.floating],
+    names: Sequence[str],
+    groups: Grouping | None = None,
 ) -> Evaluation:
     """All metrics of one classifier's predictions; probabilities are (rows, labels)."""
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+    from sklearn.metrics import confusion_matrix
 
     predicted = probabilities.argmax(axis=-1)
-    indices = range(len(names))
-    precision, recall, f1, rows = precision_recall_fscore_support(truth, predicted, labels=indices, zero_division=0)
-    per_label = {
-        name: LabelMetrics(precision=float(precision[i]), recall=float(recall[i]), f1=float(f1[i]), rows=int(rows[i]))
-        for i, name in enumerate(names)
-    }
+    is_dense = len(names) <= DENSE_LABELS
     return Evaluation(
         accuracy=accuracy(truth, predicted),
         macro_f1=macro_f1(truth, predicted, len(names)),
         calibration_error=calibration_error(truth, probabilities),
-        labels=per_label,
-        confusion=confusion_matrix(truth, predicted, labels=indices).tolist(),
+        labels=_label_metrics(truth, predicted, names),
+        confusion=confusion_matrix(truth, predicted, labels=range(len(names))).tolist() if is_dense else None,
+        confused=None if is_dense else confused_labels(truth, predicted, names),
+        groups=None if groups is None else group_metrics(truth, predicted, groups),
+    )
+
+
+def _label_metrics(
+    truth: NDArray[np.integer], predicted: NDArray[np.integer], names: Sequence[str]
+) -> dict[str, LabelMetrics]:
+    from sklearn.metrics import precision_recall_fscore_support
+
+    indices = range(len(names))
+    precision, recall, f1, rows = precision_recall_fscore_support(truth, predicted, labels=indices, zero_division=0)
+    return {
+        name: LabelMetrics(precision=float(precision[i]), recall=float(recall[i]), f1=float(f1[i]), rows=int(rows[i]))
+        for i, name in enumerate(names)
+    }
+
+
+def confused_labels(
+    truth: NDArray[np.integer], predicted: NDArray[np.integer], names: Sequence[str]
+) -> list[tuple[str, str, int]]:
+    """The true and the predicted label of all errors, each pair with its number of rows; most rows first."""
+    wrong = np.flatnonzero(truth != predicted)
+    cells, rows = np.unique(np.stack([truth[wrong], predicted[wrong]]), axis=1, return_counts=True)
+    return [
+        (names[cells[0, index]], names[cells[1, index]], int(rows[index])) for index in np.argsort(-rows, kind="stable")
+    ]
+
+
+def group_metrics(truth: NDArray[np.integer], predicted: NDArray[np.integer], groups: Grouping) -> GroupMetrics:
+    """The metrics of the labels' groups."""
+    true_groups, predicted_groups = groups.indices[truth], groups.indices[predicted]
+    return GroupMetrics(
+        **basic_metrics(true_groups, predicted_groups, len(groups.names)).model_dump(),
+        errors=int((truth != predicted).sum()),
+        errors_across=int((true_groups != predicted_groups).sum()),
+        groups=_label_metrics(true_groups, predicted_groups, groups.names),
     )
 
 

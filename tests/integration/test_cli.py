@@ -59,7 +59,7 @@ def run(capsys, monkeypatch, builtin):
 def test_the_help_names_every_command(run):
     status, out, _ = run("--help")
     assert status == 0
-    for name in ("tasks", "check", "zero-shot", "demo"):
+    for name in ("tasks", "init", "check", "zero-shot", "demo"):
         assert name in out
     assert app.info.name == "clozify"
 
@@ -76,6 +76,50 @@ def test_check_shows_what_the_model_reads(folder, run):
     assert (status, err) == (0, "")
     assert "[CLS] it was [MASK]. i loved every minute of this film [SEP]" in " ".join(out.split())
     assert "The task can be used" in out
+
+
+REQUESTS = "label,text\n" + "".join(
+    f"{label},{text} {number}\n"
+    for number in range(3)
+    for label, text in (("play_music", "play a song"), ("set_alarm", "wake me up at"), ("get_news", "headlines of"))
+)
+
+
+def test_init_writes_a_task_that_check_and_zero_shot_take(folder, run):
+    (folder / "requests.csv").write_text(REQUESTS)
+    status, out, err = run("init", "requests.csv", "-o", "new.toml")
+    assert (status, err) == (0, "")
+    assert "3 labels" in out
+    assert "clozify check new.toml --data requests.csv" in out
+    status, out, _ = run("check", "new.toml", "--data", "requests.csv")
+    assert status == 0
+    assert "play_music = play + music" in out
+    assert run("zero-shot", "new.toml", "--data", "requests.csv")[0] == 0
+
+
+def test_labels_from_a_file_are_those_of_the_task(folder, run):
+    (folder / "task.toml").write_text('name = "t"\nfields = ["text"]\npatterns = ["{mask}: {text}"]\n')
+    (folder / "requests.csv").write_text(REQUESTS)
+    (folder / "labels.txt").write_text("set_alarm\nget_news\nplay_music\n")
+    command = ["zero-shot", "task.toml", "--data", "requests.csv", "--json", "--labels-from"]
+    assert list(json.loads(run(*command, "labels.txt")[1])["predicted"]) == ["set_alarm", "get_news", "play_music"]
+    assert list(json.loads(run(*command, "requests.csv")[1])["predicted"]) == ["get_news", "play_music", "set_alarm"]
+
+
+def test_check_prints_a_page_for_many_labels(folder, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    names = [f"{first}_{second}" for first in WORDS for second in WORDS]
+    (folder / "many.csv").write_text("label,text\n" + "".join(f"{name},a text about {name}\n" for name in names))
+    run("init", "many.csv", "-o", "many.toml", "--text", "text")
+    status, out, _ = run("check", "many.toml", "--data", "many.csv")
+    assert status == 0
+    assert "100 labels." in out
+    assert "1 of each label" in out
+    assert "great+boring, great+dull" in " ".join(out.split())
+    assert len(out.splitlines()) < 60
+    report = json.loads(run("check", "many.toml", "--data", "many.csv", "--json")[1])
+    assert len(report["label_checks"]) == 100
+    assert [len(word["ids"]) for word in report["patterns"][0]["pairs"][0]["words"]["great_boring"]] == [2]
 
 
 def test_zero_shot_predicts_writes_and_reports(folder, run):
@@ -166,6 +210,19 @@ BAD = {
         ["zero-shot", "task.toml", "--data", "rows.csv", "--output", "/proc/p.csv"],
         "cannot be written to '/proc/p.csv'",
     ),
+    "init over a file": ("label,text\na,x\nb,y\n", ["init", "bad.csv"], "'task.toml' exists already"),
+    "init without labels": ("text\nx y z\nv w\n", ["init", "bad.csv", "-o", "new.toml"], "--labels-from FILE"),
+    "labels twice": (
+        "",
+        ["init", "rows.csv", "-o", "new.toml", "--labels", "a,b,a"],
+        "'a' stands twice in 'labels'",
+    ),
+    "near label": (
+        "label,text\nnegg,x\nnep,x\n",
+        ["zero-shot", "task.toml", "--data", "bad.csv"],
+        "the label 'negg' (did you mean 'neg'?) and 'nep' (did you mean 'neg'?), which the task does not know",
+    ),
+    "no file of labels": ("", ["check", "task.toml", "--labels-from", "nope.txt"], "'nope.txt', does not exist"),
     "a name too long": ("", ["check", "x" * 300], "too long"),
     "bad mapping": ("", ["zero-shot", "task.toml", "--data", "rows.csv", "--map", "text"], "FIELD=COLUMN"),
     "empty path": ("", ["zero-shot", "task.toml", "--data", ""], "The value of --data is empty"),
@@ -194,7 +251,9 @@ def test_bad_input_is_one_sentence_with_exit_status_two(case, folder, run):
         ('neg = "terrible"\n', "", "only the label 'pos'"),
         ('neg = "terrible"', "neg = []", "no word for the label 'neg'"),
         ('"terrible"', '"great"', "the same word 'great'"),
-        ('"terrible"', '"unfathomable"', "un + ##fat + ##hom + ##able; near words that are one token: '"),
+        ('"terrible"', '"\u0378"', "the model does not know the word '\u0378' of the label 'neg'; near words that it"),
+        ('"terrible"', '"Great"', "the labels 'neg' and 'pos' have the same words for this model"),
+        ('"terrible"', f'"{"so " * 600}bad"', "has 601 tokens, which leaves none for the pattern and the text"),
         ("It was {mask}. {text}", "It was. {text}", "no {mask}"),
         ("It was {mask}. {text}", "{mask} {mask} {text}", "2 times {mask}"),
         ("It was {mask}. {text}", "{mask} {txt}", "did you mean 'text'?"),
@@ -216,7 +275,7 @@ def test_text_that_is_not_utf8_names_the_line(folder, run):
 
 
 def test_check_reports_problems_of_words_and_data_at_once(folder, run):
-    (folder / "task.toml").write_text(GOOD_TASK.replace('"terrible"', '"unfathomable"'))
+    (folder / "task.toml").write_text(GOOD_TASK.replace('"terrible"', '"\u0378"'))
     (folder / "bad.csv").write_text("title\nx\n")
     status, out, _ = run("check", "task.toml", "--data", "bad.csv", "--json")
     results = json.loads(out)

@@ -495,3 +495,12 @@ def test_texts_are_cleaned_in_predict_as_they_were_in_fit(make):
     """A recipe may turn backslashes into spaces; to predict without that is to read other texts than were learned."""
     estimator = make(recipe="original-code").fit(TEXTS, LABELS)
     assert np.array_equal(estimator.predict_proba(["a\\fine\\game"]), estimator.predict_proba(["a fine game"]))
+
+
+def test_a_task_without_labels_takes_those_of_y(make):
+    task = {"fields": ["text"], "patterns": ["It was {mask}. {text}"]}
+    classifier = make(task).fit(TEXTS, ["very_bad" if label == 1 else "great" for label in LABELS])
+    assert classifier.task_.verbalizers[0].words == {"great": ("great",), "very_bad": ("very bad",)}
+    assert classifier.classes_.tolist() == ["great", "very_bad"]
+    numbers = make(task | {"labels": ["1", "2", "3"]}).fit(TEXTS, LABELS)
+    assert numbers.classes_.tolist() == [1, 2, 3]

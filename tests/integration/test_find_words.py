@@ -136,6 +136,28 @@ def test_a_label_without_rows_keeps_its_words(find, files):
     assert any("No labelled row has the label '3'" in warning for warning in report.warnings)
 
 
+def test_words_of_several_tokens_stay_first_and_take_no_part_in_the_search(find, files):
+    (files / "task.toml").write_text(TASK.replace('"great"', '"a great xylophonist"'))
+    (files / "labeled.csv").write_text("label,text\n1,a slow tool\n2,a fine game\n1,mail\n")
+    task, report = find(seed_words={"1": ["not so good", "bad"]})
+    words = task.verbalizers[0].words
+    assert words["1"][:2] == ("not so good", "bad")
+    assert words["3"] == ("a great xylophonist",)
+    assert report.labels["1"][0].score is None
+    assert report.labels["1"][0].is_seed
+
+
+def test_weak_words_are_named_and_words_of_a_single_row_are_not_tested(find, files):
+    (files / "labeled.csv").write_text("label,text\n" + "1,a slow tool\n2,a slow tool\n" * 4 + "3,mail\n")
+    lines = []
+    report = find(log=lines.append)[1]
+    assert set(report.separation) == {"1", "2"}
+    assert any("2 of 3 labels are weak ('1' and '2')" in warning for warning in report.warnings)
+    assert any("'3' could not be tested" in warning for warning in report.warnings)
+    assert len(lines) == 1
+    assert "words for 3 labels, 9 rows in 2 patterns, 2 rounds: about a minute" in lines[0]
+
+
 def test_several_verbalizers_give_way_to_the_one_found(find, files):
     several = TASK.split("[labels]")[0] + "".join(
         f'[[verbalizers]]\nname = "{name}"\nwords = {{ 1 = "bad", 2 = "okay", 3 = "{word}" }}\n'
@@ -158,7 +180,6 @@ def test_the_default_place_is_never_a_file_that_is_there(find, files):
 
 BAD = {
     "one label": ({"labeled": "one.csv"}, DataError, "have the label '1'; words are found by comparing"),
-    "split seed": ({"seed_words": {"1": ["xylophonists"]}}, TaskError, "of the label '1' is not one token"),
     "unknown label": ({"seed_words": {"1 ": ["bad"]}}, TaskError, "'1 ', which is no label"),
     "seed forbidden": ({"seed_words": {"1": ["bad"]}, "forbidden_words": ["bad"]}, TaskError, "'bad' is forbidden"),
     "nothing allowed": ({"allowed_words": ["xylophonists"]}, TaskError, "None of the allowed words can be taken"),

@@ -13,10 +13,13 @@ from clozify.errors import ClozifyError
 from clozify.inference.suggest import suggest
 from clozify.inference.training import train
 from clozify.pipeline.prepare import TrainInputs, prepare
+from clozify.report.findings import collect_findings
+from clozify.report.page import report_page
 from clozify.report.write import write_report
 from clozify.runs.keys import hash_key
 from clozify.utils import libraries
 from tests.integration.conftest import SETTINGS, TASK
+from tests.unit.report.test_report import made
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 EVIL = "<script>alert(1)</script> is no program"
@@ -257,3 +260,43 @@ def test_a_browser_shows_the_page_on_wide_and_narrow_screens_without_a_sideways_
         assert most != "none"  # the style is there
         assert drawings > 10
         assert scripts == 0
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine to open the page in")
+def test_a_click_on_a_header_sorts_the_labels_and_without_scripts_they_are_a_plain_table(tmp_path):
+    names = [f"a_rather_long_label_name_{number}" for number in range(150)]
+    (tmp_path / "run").mkdir()
+    run = made(tmp_path / "run", names=names, groups={"a_group_with_a_long_name": names[:90]})
+    (tmp_path / "report.html").write_text(report_page(collect_findings(run)))
+    frames = "".join(
+        f'<iframe src="report.html" style="width:{width}px;height:600px"{sandbox}></iframe>'
+        for width, sandbox in ((390, ""), (1280, ' sandbox="allow-same-origin"'))
+    )
+    script = """
+    const column = (table, index) => [...table.tBodies[0].rows].map(row => row.cells[index].firstChild.textContent);
+    onload = () => document.body.dataset.result = JSON.stringify([...document.querySelectorAll("iframe")].map(frame => {
+      const page = frame.contentDocument, table = page.querySelectorAll("table.scores")[0];
+      const heads = [...table.tHead.rows[0].cells], rows = heads.length - 1;
+      const [before, sorted] = [column(table, rows), []];
+      for (const head of [heads[rows], heads[rows], heads[0]]) {
+        head.querySelector("button")?.click();
+        sorted.push([head.getAttribute("aria-sort"), column(table, heads.indexOf(head))]);
+      }
+      return [page.documentElement.scrollWidth <= frame.clientWidth, before, sorted];
+    }))"""
+    (tmp_path / "frames.html").write_text(f"<!doctype html><body>{frames}<script>{script}</script>")
+    words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
+    words += [f"--user-data-dir={tmp_path / 'browser'}", (tmp_path / "frames.html").as_uri()]
+    shown = subprocess.run([BROWSER, *words], capture_output=True, text=True, timeout=120)
+    result = re.search(r'data-result="([^"]*)"', shown.stdout)
+    assert result, shown.stderr
+    (narrow, before, sorted_rows), (wide, plain, unsorted) = json.loads(result[1].replace("&quot;", '"'))
+    assert narrow
+    assert wide
+    up, down, by_name = sorted_rows
+    assert up == ["ascending", sorted(before, key=float)]
+    assert down == ["descending", sorted(before, key=float)[::-1]]
+    assert by_name[0] == "ascending"
+    assert by_name[1] == sorted(by_name[1])
+    assert [state for state, _ in unsorted] == [None] * 3
+    assert unsorted[0][1] == plain

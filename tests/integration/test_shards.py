@@ -29,7 +29,7 @@ SHARDS = [*SETTINGS, "shard_rows=16"]  # 50 rows: four shards
 def split(monkeypatch):
     """This process works as if it were several; rows are looked at sixteen at a time."""
     monkeypatch.setattr(LocalExecutor, "workers", 2)
-    monkeypatch.setattr(score_rows, "CHUNK_ROWS", 16)
+    monkeypatch.setattr(score_rows, "chunk_rows", lambda columns: 16)
 
 
 @pytest.mark.usefixtures("split")
@@ -98,7 +98,7 @@ class OtherMachine(LocalExecutor):
 
 
 def test_a_machine_that_shares_only_a_store_labels_shards_with_weights_from_there(run, files, monkeypatch):
-    monkeypatch.setattr(score_rows, "CHUNK_ROWS", 16)
+    monkeypatch.setattr(score_rows, "chunk_rows", lambda columns: 16)
     alone = run("alone", settings=[*SETTINGS, "shard_rows=0"])
     monkeypatch.setattr(pet, "choose_executor", lambda *_: ("cpu", nullcontext(OtherMachine())))
     lines: list[str] = []

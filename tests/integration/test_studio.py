@@ -75,16 +75,16 @@ def test_each_problem_belongs_to_its_form_field(project):
     assert "fields" in project.preview().problems
 
 
-def test_a_split_word_is_a_problem_of_its_label_and_the_other_words_are_still_scored(project):
-    project.draft.words = [("1", "bad, unfathomable"), ("2", "great")]
+def test_every_word_is_shown_with_its_tokens_and_an_unusable_one_is_a_problem_of_its_label(project):
+    project.draft.words = [("1", "bad, unfathomable"), ("2", "great, \u0378")]
     result = project.preview()
-    (split,) = result.split_words["1"]
-    assert split.word == "unfathomable"
-    assert len(split.pieces) > 1
-    assert len(split.alternatives) == 3
-    assert "unfathomable" in result.problems["label 0"][0]
+    assert [word.word for word in result.words["1"]] == ["bad", "unfathomable"]
+    assert [len(word.tokens) > 1 for word in result.words["1"]] == [False, True]
+    assert [word.is_usable for word in result.words["2"]] == [True, False]
+    assert "label 0" not in result.problems
+    assert "\u0378" in result.problems["label 1"][0]
     assert result.probabilities is not None
-    project.draft.words = [("1", "unfathomable"), ("2", "great")]
+    project.draft.words = [("1", "bad"), ("2", "\u0378")]
     assert project.preview().probabilities is None
 
 
@@ -139,7 +139,7 @@ def test_a_column_of_labels_names_the_labels(tmp_path, tiny_folder, files):
     assert project.draft.words == [("1", ""), ("2", "")]  # no words that a model would say
     mails = Project(tmp_path / "mails", str(tiny_folder("bert")))
     mails.upload("mails.csv", b"text,label\na,Spam\nb,ham\nc,other mail\n")
-    assert mails.draft.words == [("Spam", "spam"), ("ham", "ham"), ("other mail", "")]
+    assert mails.draft.words == [("Spam", "spam"), ("ham", "ham"), ("other mail", "other mail")]
 
 
 def test_a_label_that_the_task_lacks_is_a_problem_of_the_label_column(project, files):

@@ -82,10 +82,12 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_pat
     field(page, "Pattern 1").fill("It was {mask}. {text}")
     page.get_by_text("The model's own words").wait_for()
     page.get_by_text("uses no field").wait_for(state="hidden")
-    for path, (label, word) in enumerate([("poor", "unfathomable"), ("fine", "great")], start=1):
+    for path, (label, word) in enumerate([("poor", "\u0378"), ("fine", "great")], start=1):
         field(page, f"Label {path}").fill(label)
         field(page, f"Words {path}").fill(word)
-    page.get_by_text("similar words that are one token").wait_for()
+    page.get_by_text("similar words that it knows").wait_for()
+    field(page, "Words 1").fill("unfathomable")
+    page.get_by_text("unfathomable = ").wait_for()
     field(page, "Words 1").fill("bad")
     page.locator("#answers td.cz-answer").first.wait_for()
     page.get_by_role("button", name="Add a pattern").click()

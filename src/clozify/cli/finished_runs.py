@@ -39,6 +39,9 @@ def predict(
     ] = None,
     method: MethodOption = None,
     with_text: Annotated[bool, typer.Option("--with-text", help="Write the rows' texts, too.")] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Write this many likeliest labels, not every label's probability.")
+    ] = None,
     mapping: MapOption = None,
     precision: PrecisionOption = "auto",
 ) -> None:
@@ -47,20 +50,41 @@ def predict(
         raise DataError("predict takes rows, either as --data FILE or as --text TEXT; write one of the two.")
     finished = clozify.load_run(run, method, precision)
     rows = data if data is not None else _text_rows(text or [], finished.task)
-    predictions = finished.predict(rows, output, parse_mapping(mapping), with_text)
-    typer.echo(f"Predicted by {finished.description}.", err=True)
-    for note in [*finished.notes, *predictions.rows.warnings]:
-        typer.echo(f"note: {note}", err=True)
+    predictions = None
     if output is not None:
-        typer.echo(f"Predictions for {len(predictions):,} rows are in {output}.")
+        predicted_rows = finished.predict_to_file(rows, output, parse_mapping(mapping), with_text, top)
+    else:
+        predictions = finished.predict(rows, column_mapping=parse_mapping(mapping))
+        predicted_rows = predictions.rows
+    typer.echo(f"Predicted by {finished.description}.", err=True)
+    for note in [*finished.notes, *predicted_rows.warnings]:
+        typer.echo(f"note: {note}", err=True)
+    if predictions is None:
+        typer.echo(f"Predictions for {len(predicted_rows):,} rows are in {output}.")
         return
-    task = predictions.rows.task
+    _print_predictions(predictions, with_text, top)
+
+
+def _print_predictions(predictions: clozify.Predictions, with_text: bool, top: int | None) -> None:
+    """Print predictions as JSONL."""
+    from clozify.data.predictions import top_labels
+
+    task, groups = predictions.rows.task, predictions.groups
     texts = {field: predictions.rows.texts(field) for field in (task.fields if with_text else [])}
-    for index, row in enumerate(zip(predictions.ids, predictions.labels, predictions.probabilities, strict=True)):
-        row_id, label, scores = row
-        probabilities = {name: round(float(value), 6) for name, value in zip(task.labels, scores, strict=True)}
-        fields = {field: values[index] for field, values in texts.items()}
-        print_json({"id": row_id, **fields, "prediction": label, "probabilities": probabilities}, indent=None)
+    order = None if top is None else top_labels(predictions.probabilities, top)
+    sums = predictions.group_probabilities
+    for index, (row_id, label, row) in enumerate(
+        zip(predictions.ids, predictions.labels, predictions.probabilities.tolist(), strict=True)
+    ):
+        content = {"id": row_id, **{field: values[index] for field, values in texts.items()}, "prediction": label}
+        shown = range(len(row)) if order is None else order[index]
+        content["probabilities"] = {task.labels[i]: round(row[i], 6) for i in shown}
+        if groups is not None and sums is not None and task.label_groups is not None:
+            content["prediction_group"] = groups[index]
+            content["group_probabilities"] = dict(
+                zip(task.label_groups.names, sums[index].round(6).tolist(), strict=True)
+            )
+        print_json(content, indent=None)
 
 
 def _text_rows(texts: list[str], task: clozify.Task) -> list[dict[str, str]]:
@@ -86,7 +110,7 @@ def evaluate(
     result = clozify.load_run(run, method, precision).evaluate(data, column_mapping=parse_mapping(mapping))
     typer.echo(f"Predicted by {result.model}.", err=True)
     if as_json:
-        print_json(result.model_dump())
+        print_json(result.model_dump(exclude_none=True))
     else:
         show_evaluation(Console(), result)
 

@@ -34,6 +34,13 @@ MapOption = Annotated[
     list[str] | None,
     typer.Option("--map", help="FIELD=COLUMN: read a field of the task from this column; repeatable."),
 ]
+LabelsFromOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Take the labels that the task lacks from this file: data with a label column, or text with one label a "
+        "line. Their names are their words."
+    ),
+]
 RecipeOption = Annotated[str, typer.Option(help="'auto', 'paper', 'quick', 'original-code' or a recipe file.")]
 SetOption = Annotated[
     list[str] | None,

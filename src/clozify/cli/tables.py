@@ -1,13 +1,12 @@
 """Tables that the commands print for people; programs take `--json`.
 
-What `clozify train` and `clozify report` print about finished runs is in `clozify.report.terminal`.
+What `clozify check` prints is in `check_tables`, what `clozify train` and `clozify report` print about finished runs in
+`clozify.report.terminal`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -16,20 +15,24 @@ from rich.table import Table
 from rich.text import Text
 
 from clozify.config.task import Task
+from clozify.errors import quoted
 from clozify.metrics import wilson_interval
 from clozify.report.format import percent, rough_duration
-from clozify.report.terminal import metrics_table, show_warnings
+from clozify.report.terminal import metrics_table, show_groups, show_warnings
 
 if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.demo import DemoResult
-    from clozify.inference.check import PairWords, TaskCheck
     from clozify.inference.finished_run import EvaluationResult
+    from clozify.inference.init_task import InitResult
     from clozify.inference.suggest import Suggestions
     from clozify.inference.zero_shot import ZeroShotResult
     from clozify.pipeline.cost import CostEstimate
     from clozify.pipeline.find_words import FindWordsReport
 
 MAX_PREDICTIONS = 5  # that are printed
+MANY_LABELS = 15  # more of them are not all printed
+MAX_NAMES = 8  # labels that are named in a line
+MAX_LABELS = 20  # that are printed; of more, the most notable
 
 
 def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
@@ -46,77 +49,29 @@ def show_tasks(console: Console, tasks: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def show_check(console: Console, result: TaskCheck) -> None:
-    """Print a task, each pattern as the model reads it, each label's tokens, and the problems."""
-    labels = ", ".join(result.labels)
-    console.print(Text.assemble(("Task ", "bold"), (result.task, "bold cyan"), f": {result.description}"))
-    console.print(
-        Text(
-            f"Fields: {', '.join(result.fields)}. {len(result.labels)} labels: {labels}. "
-            f"Metric: {result.metric}. Model: {result.model}."
-        )
-    )
-    if result.rows is not None:
-        counts = result.rows_per_label or {}
-        per_label = "" if not counts else ": " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        console.print(Text(f"Data: {result.data}, {result.rows:,} rows{per_label}."))
-    words = [[pair.model_copy(update={"pair": ""}) for pair in pattern.pairs] for pattern in result.patterns]
-    same_words = all(pairs == words[0] for pairs in words)
-    if same_words and words:
-        _show_tokens(console, words[0], "words")
-    for index, pattern in enumerate(result.patterns, start=1):
-        console.print()
-        console.print(Text.assemble((f"Pattern {index}  ", "bold"), (pattern.pattern, "cyan")))
-        if not same_words:
-            _show_tokens(console, pattern.pairs, "words of this pattern")
-        for row, label in zip_longest(pattern.rows, result.first_labels):
-            _show_detail(console, "the model reads", _excerpt(row.read_as, result.mask))
-            for pair, answer in zip(pattern.pairs, row.answers, strict=True):
-                likeliest = sorted(answer.items(), key=lambda item: -item[1])[:3]
-                probabilities = ", ".join(f"{name} {percent(probability)}%" for name, probability in likeliest)
-                truth = f" (true label: {label})" if label else ""
-                _show_detail(console, f"the model answers{_verbalizer_name(pair)}", probabilities + truth)
-        for pair, accuracy in zip(pattern.pairs, pattern.accuracies or (), strict=False):
-            compared = f"{percent(accuracy)} on {result.scored_rows:,} labelled rows"
-            compared += f"; always the most frequent label: {percent(result.majority)}"
-            name = "accuracy before training" + (", calibrated" if result.calibrated else "")
-            _show_detail(console, name + _verbalizer_name(pair), compared)
-        _show_detail(console, "likeliest words of all", ", ".join(pattern.own_answers))
-    console.print()
-    show_warnings(console, result.warnings)
-    if result.problems:
-        for problem in result.problems:
-            console.print(Text.assemble(("problem: ", "bold red"), problem))
-    elif result.warnings:
-        count = len(result.warnings)
-        console.print(Text(f"The task can be used; see the note{'s' if count > 1 else ''} above.", style="yellow"))
-    else:
-        console.print(Text("No problems found.", style="green"))
-
-
-def _show_detail(console: Console, name: str, text: str) -> None:
-    console.print(Padding(Text.assemble((f"{name}  ", "dim"), text), (0, 0, 0, 2), expand=False))
-
-
-def _verbalizer_name(pair: PairWords) -> str:
-    return f" ({pair.verbalizer})" if pair.verbalizer else ""
-
-
-def _show_tokens(console: Console, pairs: Sequence[PairWords], name: str) -> None:
-    for pair in pairs:
-        words = (
-            f"{label} = " + " | ".join(" + ".join(word.tokens) for word in label_words)
-            for label, label_words in pair.words.items()
-        )
-        _show_detail(console, name + _verbalizer_name(pair), ", ".join(words))
-
-
-def _excerpt(text: str, mask: str, length: int = 400) -> str:
-    """The part of a long text around the mask."""
-    if len(text) <= length:
-        return text
-    start = max(0, min(text.find(mask) - length // 2, len(text) - length))
-    return ("... " if start else "") + text[start : start + length] + (" ..." if start + length < len(text) else "")
+def show_init(console: Console, result: InitResult) -> None:
+    """Print what was recognised in the data, and what to type next."""
+    task = result.task
+    names = ", ".join(task.labels[:MAX_NAMES]) + (", ..." if len(task.labels) > MAX_NAMES else "")
+    console.print(Text(f"{result.data}: {result.rows:,} rows."))
+    lines = [
+        (f"text column{'s' if len(task.fields) > 1 else ''}", ", ".join(task.fields)),
+        ("label column", result.label_column or "none in this file"),
+        ("id column", task.id),
+        (f"{len(task.labels)} labels", names),
+        (f"{len(task.patterns)} patterns", f"for {result.kind}, such as {task.patterns[0]}"),
+    ]
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in lines:
+        if value is not None:
+            table.add_row(Text(name, style="dim"), Text(value))
+    console.print(Padding(table, (0, 0, 0, 2)))
+    show_warnings(console, result.notes)
+    console.print(Text(f"The task is in {result.output}. Look it over, then try"))
+    for command in result.commands:
+        console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
+    if result.label_column is not None:
+        console.print(Text("Texts without labels help, too: pass them to train with --unlabeled FILE.", style="dim"))
 
 
 def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
@@ -133,14 +88,24 @@ def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
         console.print(table)
     else:
         _show_predictions(console, result)
-    counts = Counter(result.labels)
-    console.print(
-        Text(f"Predicted by the ensemble: {', '.join(f'{label} {counts[label]:,}' for label in result.task.labels)}.")
-    )
+    if result.group_accuracy is not None:
+        console.print(Text(f"Accuracy of the groups, by the ensemble: {percent(result.group_accuracy)}."))
+    console.print(Text(f"Predicted by the ensemble: {_label_counts(result)}."))
     console.print(Text(result.calibration))
     show_warnings(console, result.warnings)
     if result.output:
         console.print(Text(f"Predictions are in {result.output}."))
+
+
+def _label_counts(result: ZeroShotResult) -> str:
+    """How often each label is predicted; of many labels, the most frequent ones and those that never are."""
+    counts = Counter(result.labels)
+    if len(result.task.labels) <= MANY_LABELS:
+        return ", ".join(f"{label} {counts[label]:,}" for label in result.task.labels)
+    frequent = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(MAX_NAMES))
+    never = [label for label in result.task.labels if not counts[label]]
+    others = f", {len(counts) - MAX_NAMES} other labels less often" if len(counts) > MAX_NAMES else ""
+    return frequent + others + (f"; never {quoted(never, MAX_NAMES)}" if never else "")
 
 
 def _show_predictions(console: Console, result: ZeroShotResult) -> None:
@@ -230,16 +195,21 @@ def show_evaluation(console: Console, result: EvaluationResult) -> None:
     table = Table("label", box=None, pad_edge=False)
     for name in ("precision", "recall", "F1", "rows"):
         table.add_column(name, justify="right")
-    for label, metrics in result.labels.items():
+    worst_first = sorted(result.labels.items(), key=lambda item: (not item[1].rows, item[1].f1))
+    shown = list(result.labels.items()) if len(worst_first) <= MAX_LABELS else worst_first[:MAX_LABELS]
+    for label, metrics in shown:
         fractions = map(percent, (metrics.precision, metrics.recall, metrics.f1))
         table.add_row(Text(label), *fractions, f"{metrics.rows:,}")
     console.print(table)
+    if len(shown) < len(result.labels):
+        console.print(Text(f"... the {len(shown)} of {len(result.labels)} labels with the lowest F1; --json has all."))
     console.print(
         Text(
             f"Accuracy {percent(result.accuracy)}, macro-F1 {percent(result.macro_f1)}, calibration error "
             f"{percent(result.calibration_error)}, on {result.rows:,} rows."
         )
     )
+    show_groups(console, result.groups)
     show_warnings(console, result.warnings)
 
 

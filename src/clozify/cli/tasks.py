@@ -1,4 +1,4 @@
-"""The commands that need no training: `tasks`, `check`, `zero-shot`, `find-words` and `recipe`."""
+"""The commands that need no training: `tasks`, `init`, `check`, `zero-shot`, `find-words` and `recipe`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import clozify
 from clozify.cli.options import (
     ExamplesOption,
     JsonOption,
+    LabelsFromOption,
     LengthOption,
     MapOption,
     ModelOption,
@@ -21,6 +22,7 @@ from clozify.cli.options import (
     app,
     parse_mapping,
     print_json,
+    progress_logger,
 )
 from clozify.errors import TaskError
 
@@ -52,19 +54,52 @@ def tasks(as_json: JsonOption = False) -> None:
 
 
 @app.command()
+def init(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="The data: a file, a folder or NAME@SPLIT on the hub.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The task file to write.")] = Path("task.toml"),
+    text: Annotated[
+        list[str] | None, typer.Option(help="A column with texts; repeatable. Default: the likeliest columns.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The column with the labels. Default: the likeliest column.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The task's name. Default: the name of the file or its folder.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="LABEL,LABEL: the labels, for data that has none.")] = None,
+    labels_from: Annotated[
+        str | None, typer.Option(help="A file with the labels: data with a label column, or text with one a line.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a task file for your data: its columns, its labels, and patterns that fit."""
+    names = None if labels is None else [name.strip() for name in labels.split(",")]
+    result = clozify.init_task(data, output, text or (), label, name, names, labels_from, force)
+    if as_json:
+        print_json(result.to_json())
+        return
+
+    from clozify.cli.tables import show_init
+
+    show_init(Console(), result)
+
+
+@app.command()
 def check(
     task: TaskArgument,
     data: Annotated[str | None, typer.Option(help="Rows to show the patterns with.")] = None,
     model: ModelOption = "builtin",
+    labels_from: LabelsFromOption = None,
     mapping: MapOption = None,
     max_length: LengthOption = 256,
     as_json: JsonOption = False,
 ) -> None:
     """Show a task as the model reads it, with all its problems."""
-    loaded_task = clozify.load_task(task)
     column_mapping = parse_mapping(mapping)
+    loaded_task = clozify.load_task(task, labels_from, column_mapping)
 
-    from clozify.cli.tables import show_check
+    from clozify.cli.check_tables import show_check
     from clozify.inference.check import check as check_task
 
     result = check_task(loaded_task, clozify.load_model(model), data, column_mapping, max_length)
@@ -92,13 +127,14 @@ def zero_shot(
             show_default=False,
         ),
     ] = None,
+    labels_from: LabelsFromOption = None,
     mapping: MapOption = None,
     max_length: LengthOption = 256,
     as_json: JsonOption = False,
 ) -> None:
     """Predict rows without training; if they have labels, print each pattern's accuracy."""
-    loaded_task = clozify.load_task(task)
     column_mapping = parse_mapping(mapping)
+    loaded_task = clozify.load_task(task, labels_from, column_mapping)
     result = clozify.zero_shot(loaded_task, data, model, output, calibrate, column_mapping, max_length)
     if as_json:
         print_json(result.to_json())
@@ -130,12 +166,13 @@ def find_words(
     seed_words: Annotated[
         list[str] | None, typer.Option(help="LABEL=WORD,WORD: words that the label keeps; repeatable.")
     ] = None,
+    labels_from: LabelsFromOption = None,
     mapping: MapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find words for the labels from labelled rows and write a task file with them."""
-    loaded_task, loaded_recipe = clozify.load_task(task), clozify.load_recipe(recipe, settings or [])
-    column_mapping = parse_mapping(mapping)
+    column_mapping, loaded_recipe = parse_mapping(mapping), clozify.load_recipe(recipe, settings or [])
+    loaded_task = clozify.load_task(task, labels_from, column_mapping)
     words_by_label: dict[str, list[str]] = {}
     for seed in seed_words or []:
         label, equals, words = seed.rpartition("=")
@@ -158,6 +195,7 @@ def find_words(
         forbidden_words=[word for words in forbid or [] for word in words.split(",")],
         seed_words=words_by_label,
         column_mapping=column_mapping,
+        log=progress_logger(),
     )
     if as_json:
         print_json(report.model_dump(by_alias=True))

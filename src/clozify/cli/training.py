@@ -17,6 +17,7 @@ from clozify.cli.options import (
     ExamplesOption,
     ExecutorOption,
     JsonOption,
+    LabelsFromOption,
     MapOption,
     ModelOption,
     QuietOption,
@@ -68,6 +69,7 @@ def train(
     at_once: AtOnceOrAutoOption = None,
     executor: ExecutorOption = "local",
     address: AddressOption = None,
+    labels_from: LabelsFromOption = None,
     mapping: MapOption = None,
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="Keep labelled and test rows among the unlabelled ones.")
@@ -87,7 +89,8 @@ def train(
 ) -> None:
     """Train a classifier from a few labelled and many unlabelled rows."""
     changes = [*(settings or []), *([] if adapter is None else [f"adapter.method={adapter}"])]
-    loaded_task, loaded_recipe = clozify.load_task(task), clozify.load_recipe(recipe, changes)
+    column_mapping, loaded_recipe = parse_mapping(mapping), clozify.load_recipe(recipe, changes)
+    loaded_task = clozify.load_task(task, labels_from, column_mapping)
     options: dict[str, Any] = {
         "unlabeled": unlabeled,
         "test": test,
@@ -99,7 +102,7 @@ def train(
         "augmented": augmented,
         "recipe": loaded_recipe,
         "settings": changes,
-        "column_mapping": parse_mapping(mapping),
+        "column_mapping": column_mapping,
         "allow_overlap": allow_overlap,
     }
 

@@ -24,6 +24,7 @@ MANY_LABELS_PASSES = 15
 MANY_LABELS_ROWS_PER_STEP = 32
 LABEL_LEARNING_RATE = 1e-3
 UNLABELED_PER_LABEL = 40
+IPET_ROWS_PER_LABEL = 20
 FEWEST_TO_DISTILL = 2  # unlabelled rows a label: a label that no row shows is not learned
 
 
@@ -80,21 +81,22 @@ def _merge(content: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
 def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
     """The recipe with all settings that depend on the conditions."""
     if conditions.many_labels:
-        recipe = _with_larger_steps(recipe)
+        recipe = _fit_many_labels(recipe, conditions.labels)
     fitted = _fit_cpu(recipe, conditions) if conditions.device == "cpu" else _fit_gpu(recipe, conditions)
     if conditions.labeled == 0:
         fitted = fitted.model_copy(update={"ipet": fitted.ipet.model_copy(update={"generations": 3})})
     return fitted.model_copy(update={"distillation": conditions.unlabeled >= FEWEST_TO_DISTILL * conditions.labels})
 
 
-def _with_larger_steps(recipe: Recipe) -> Recipe:
+def _fit_many_labels(recipe: Recipe, labels: int) -> Recipe:
     """For many labels: larger steps, in pairs of rows with the same label, and offsets to the labels' vectors."""
     micro_batches = recipe.distill.gradient_accumulation_steps
     larger: dict[str, float] = {"per_gpu_train_batch_size": MANY_LABELS_ROWS_PER_STEP // micro_batches}
     member = larger | {"rows_per_label": 2}
     if recipe.wording.several_tokens == "mean":
         member["label_learning_rate"] = LABEL_LEARNING_RATE
-    sections = {"finetune_without_lm": member, "distill": larger, "supervised": larger}
+    ipet: dict[str, float] = {"enough": IPET_ROWS_PER_LABEL * labels}
+    sections = {"finetune_without_lm": member, "distill": larger, "supervised": larger, "ipet": ipet}
     return recipe.model_copy(
         update={name: getattr(recipe, name).model_copy(update=changes) for name, changes in sections.items()}
     )
@@ -106,7 +108,8 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
     if recipe.adapter.method != "none":
         frozen = 0.0  # adapters are small already
     steps = conditions.steps(25, 400, recipe.finetune_without_lm.rows_per_step)
-    distill_steps = min(400, max(80, 40 + 4 * conditions.labels))
+    fewest, most = (200, 800) if conditions.many_labels else (40, 400)
+    distill_steps = min(most, max(80, fewest + 4 * conditions.labels))
     member = {
         "max_steps": steps,
         "warmup_steps": steps // 10,
@@ -160,7 +163,7 @@ def _fit_gpu(recipe: Recipe, conditions: Conditions) -> Recipe:
             "supervised": recipe.supervised.model_copy(
                 update={**student, "max_steps": supervised_steps, "warmup_steps": supervised_steps // 10}
             ),
-            "ipet": recipe.ipet.model_copy(update={"enough": 1000}),
+            "ipet": recipe.ipet.model_copy(update={"enough": max(1000, recipe.ipet.enough)}),
         }
     )
 

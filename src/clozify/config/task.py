@@ -6,7 +6,7 @@ model's tokenizer and the data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +23,11 @@ from pydantic import (
     model_validator,
 )
 
+from clozify.config.groups import LabelGroups, group_problems
+from clozify.config.label_names import name_to_words, words_of_names
 from clozify.config.pattern import MASK, Pattern
 from clozify.config.toml import parse_toml
-from clozify.errors import TaskError, did_you_mean, quoted
+from clozify.errors import TaskError, did_you_mean, quoted, unknown_names
 from clozify.utils.atomic import atomic_write_text
 
 TaskSource: TypeAlias = "str | Path | Task | Mapping[str, Any]"  # a file, a shipped task's name, or the task itself
@@ -44,6 +46,12 @@ def _numbers_to_text(value: object) -> object:
     return [[str(name) if isinstance(name, int) else name for name in names] for names in value]
 
 
+def _group_labels(value: object) -> object:
+    """A group's labels: a single one without a list, and numbers as text."""
+    names = [value] if isinstance(value, (str, int)) else value
+    return [str(name) if isinstance(name, int) else name for name in names] if isinstance(names, list) else names
+
+
 Words = Annotated[tuple[str, ...], BeforeValidator(_to_tuple)]
 
 
@@ -57,7 +65,7 @@ class Verbalizer(BaseModel):
 
     def problems(self, labels: list[str]) -> list[str]:
         """The faults of these words for a task with these labels, one sentence each."""
-        subject = f"The verbalizer '{self.name}'" if self.name else "The table [labels]"
+        subject = f"The verbalizer '{self.name}'" if self.name else "The entry 'labels'"
         problems = []
         if missing := [label for label in labels if not self.words.get(label)]:
             problems.append(
@@ -109,6 +117,7 @@ class Task(BaseModel):
     aliases: Annotated[list[list[str]], BeforeValidator(_numbers_to_text)] = []
     line_breaks: list[str] = []
     verbalizers: list[Verbalizer] = Field(min_length=1)
+    groups: dict[str, Annotated[list[str], BeforeValidator(_group_labels)]] = {}
 
     @model_validator(mode="wrap")
     @classmethod
@@ -127,6 +136,11 @@ class Task(BaseModel):
     def labels(self) -> list[str]:
         """The set L of the paper, in the order of the file."""
         return list(self.verbalizers[0].words)
+
+    @cached_property
+    def label_groups(self) -> LabelGroups | None:
+        """The group of each label; None where the task has no groups."""
+        return LabelGroups(self.labels, self.groups) if self.groups else None
 
     @cached_property
     def pairs(self) -> list[Pair]:
@@ -186,7 +200,7 @@ class Task(BaseModel):
             problems.append('Each of several [[verbalizers]] needs a name of its own; add name = "..." to each.')
         for verbalizer in self.verbalizers:
             problems += verbalizer.problems(self.labels)
-        return problems
+        return problems + group_problems(self.labels, self.groups)
 
     def to_toml(self) -> str:
         """The task as TOML text; `parse_task` reads it back."""
@@ -196,7 +210,10 @@ class Task(BaseModel):
             for entry in content.pop("verbalizers")
         ]
         if len(verbalizers) == 1 and not self.verbalizers[0].name:
-            return tomli_w.dumps({**content, "labels": verbalizers[0]["words"]}, multiline_strings=False)
+            words = verbalizers[0]["words"]
+            names_only = all(name_to_words(label) == words for label, words in words.items())
+            labels = list(words) if names_only else words
+            return tomli_w.dumps({**content, "labels": labels}, multiline_strings=False)
         return tomli_w.dumps({**content, "verbalizers": verbalizers}, multiline_strings=False)
 
     def save(self, path: str | Path) -> None:
@@ -211,22 +228,68 @@ def _unwrap(words: tuple[str, ...]) -> str | list[str]:
 
 def parse_task(text: str, source: str = "the task") -> Task:
     """A task from TOML text; `source` names it in error messages."""
-    return _build_task(parse_toml(text, source, TaskError), source)
+    return build_task(parse_toml(text, source, TaskError), source)
 
 
-def _build_task(content: Mapping[str, Any], source: str) -> Task:
-    """A task from the content of a task file."""
-    content = dict(content)
-    if "labels" in content and "verbalizers" in content:
-        raise TaskError(f"{source}: there are both [labels] and [[verbalizers]]; keep one of them.")
-    if "labels" in content:
-        content["verbalizers"] = [{"words": content.pop("labels")}]
-    elif "verbalizers" not in content:
-        raise TaskError(f"{source}: there are no labels; add a table [labels] with a word for each label.")
+def build_task(content: Mapping[str, Any], source: str, more_labels: Sequence[str] = ()) -> Task:
+    """A task from the content of a task file; `more_labels` are added to its labels, with their names as words."""
     try:
-        return _check(Task.model_validate(content))
+        content, problems = _with_verbalizers(content, more_labels)
+        task = Task.model_validate(content)
+        problems += task.problems()
     except TaskError as error:
-        raise TaskError([f"{source}: {problem}" for problem in error.problems]) from None
+        problems = error.problems
+    if problems:
+        raise TaskError([f"{source}: {problem}" for problem in problems])
+    return task
+
+
+def has_labels(content: Mapping[str, Any]) -> bool:
+    """Whether the content of a task file has labels."""
+    return "labels" in content or "verbalizers" in content
+
+
+def _with_verbalizers(content: Mapping[str, Any], more_labels: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The content with `verbalizers` instead of `labels` and `words`, and the faults of a list of labels."""
+    content = dict(content)
+    labels, words = content.pop("labels", None), content.pop("words", {})
+    if labels is not None and "verbalizers" in content:
+        raise TaskError("there are both [labels] and [[verbalizers]]; keep one of them.")
+    if words and (isinstance(labels, Mapping) or "verbalizers" in content):
+        raise TaskError("the entry 'words' belongs to a list of labels; write the words where the labels are.")
+    if labels is None and "verbalizers" not in content and not more_labels:
+        raise TaskError(
+            'there are no labels; write labels = ["...", "..."] with their names or a table [labels] with a word for '
+            "each, or take them from a file with --labels-from."
+        )
+    problems = list[str]()
+    if isinstance(labels, (list, tuple)):
+        labels, problems = words_of_names(labels)
+    verbalizers = content.setdefault("verbalizers", [{"words": {} if labels is None else labels}])
+    if more_labels:
+        verbalizers = _with_labels(verbalizers, more_labels)
+    known = verbalizers[0]["words"] if words else None
+    if not isinstance(words, Mapping):
+        problems.append(f"the entry 'words' is {words!r}; write a table with words for some of the labels.")
+    elif isinstance(known, Mapping):
+        if unknown := [name for name in words if name not in known]:
+            names = unknown_names(unknown, list(known))
+            problems.append(f"The entry 'words' has the label {names}, which is not in 'labels'; add it there.")
+        verbalizers = [{"words": {name: words.get(name, own) for name, own in known.items()}}]
+    return {**content, "verbalizers": verbalizers}, problems
+
+
+def _with_labels(verbalizers: Any, names: Sequence[str]) -> Any:
+    """Verbalizers with more labels; what is no verbalizer is left for validation to report."""
+    names_as_words = words_of_names(names)[0]
+    if not isinstance(verbalizers, list) or not all(isinstance(entry, Mapping) for entry in verbalizers):
+        return verbalizers
+    return [
+        {**entry, "words": {**entry["words"], **{n: w for n, w in names_as_words.items() if n not in entry["words"]}}}
+        if isinstance(entry.get("words"), Mapping)
+        else entry
+        for entry in verbalizers
+    ]
 
 
 def _check(task: Task) -> Task:
@@ -243,12 +306,16 @@ def _explain(fault: Any) -> str:
         path = ["labels", *path[3:]]
     name = ".".join(path)
     if fault["type"] == "extra_forbidden":
-        near = did_you_mean(path[-1], [*Task.model_fields, "labels"])
+        near = did_you_mean(path[-1], [*Task.model_fields, "labels", "words"])
         return f"the entry '{name}' is not known{near}; remove or rename it."
     if fault["type"] == "missing" and path == ["labels"]:
         return 'a verbalizer has no words; add words = { label = "word", ... } to it.'
     if fault["type"] in ("tuple_type", "string_type") and path[0] == "labels":
         return f"the entry '{name}' is {fault['input']!r}, not a word; write it in quotation marks, or a list of words."
+    if fault["type"] == "dict_type" and path == ["labels"]:
+        return (
+            f"the entry 'labels' is {fault['input']!r}; write a list of names, or a table with a word for each label."
+        )
     if fault["type"] == "missing":
         return f"the entry '{name}' is missing; add it."
     return f"the entry '{name}' is {fault['input']!r}: {fault['msg'][0].lower() + fault['msg'][1:]}."
@@ -265,13 +332,18 @@ def load_task(task: TaskSource) -> Task:
     A dict needs `fields`, `patterns` and `labels`:
     `{"fields": ["text"], "patterns": ["It was {mask}. {text}"], "labels": {"good": "great", "bad": "terrible"}}`.
     """
+    return _check(task) if isinstance(task, Task) else build_task(*read_task(task))
+
+
+def read_task(task: TaskSource) -> tuple[dict[str, Any], str]:
+    """The entries of a task file, not yet validated, and what messages call it."""
     if isinstance(task, Task):
-        return _check(task)
+        return task.model_dump(), "The task"
     if isinstance(task, Mapping):
         content = {"name": "task", **task}
         if isinstance(content.get("labels"), Mapping):
             content["labels"] = {str(name): words for name, words in content["labels"].items()}  # labels may be numbers
-        return _build_task(content, "The task")
+        return content, "The task"
     if not isinstance(task, (str, Path)):
         raise TaskError(
             f"A task is a file's name, a dict or a Task, not of the type {type(task).__name__}; pass one of these."
@@ -288,4 +360,5 @@ def load_task(task: TaskSource) -> Task:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"The task file '{path}' is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
-    return parse_task(text, source=f"Task file '{path.name if path in shipped.values() else path}'")
+    source = f"Task file '{path.name if path in shipped.values() else path}'"
+    return parse_toml(text, source, TaskError), source

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from clozify.config.task import Task
 from clozify.data.rows import Rows, missing_column, read_rows, task_spelling, to_text, unknown_fields
-from clozify.errors import DataError, did_you_mean, quoted
+from clozify.errors import DataError, did_you_mean, quoted, unknown_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -233,11 +233,8 @@ def _check_texts(values: list[Any], field: str, optional: bool, source: str) -> 
     return ["" if is_missing else str(value) for value, is_missing in zip(values, missing, strict=True)]
 
 
-def encode_labels(y: Any, task: Task) -> tuple[list[str], NDArray[Any], NDArray[np.int64]]:
-    """The rows' labels by the task's names; `classes_`, of the type of `y`; and their indices in `task.labels`.
-
-    Classes are sorted: scikit-learn's scorers take the columns of `predict_proba` to be in that order.
-    """
+def label_texts(y: Any) -> tuple[NDArray[Any], list[str]]:
+    """The values of `y` as an array of text, numbers or truth values, and each as text: (rows,) both."""
     import pandas as pd
     from sklearn.utils import column_or_1d  # a second to import, and predictions do not need it
     from sklearn.utils.multiclass import check_classification_targets
@@ -251,8 +248,16 @@ def encode_labels(y: Any, task: Task) -> tuple[list[str], NDArray[Any], NDArray[
         )
     values = np.array(values.tolist())  # plain text or numbers, also out of arrays of objects
     check_classification_targets(values)
+    return values, [str(int(value) if values.dtype.kind == "f" else value) for value in values.tolist()]  # 1.0 is 1
+
+
+def encode_labels(y: Any, task: Task) -> tuple[list[str], NDArray[Any], NDArray[np.int64]]:
+    """The rows' labels by the task's names; `classes_`, of the type of `y`; and their indices in `task.labels`.
+
+    Classes are sorted: scikit-learn's scorers take the columns of `predict_proba` to be in that order.
+    """
+    values, texts = label_texts(y)
     kind, labels = values.dtype.kind, task.labels
-    texts = [str(int(value) if kind == "f" else value) for value in values.tolist()]  # 1.0 is 1
     if kind == "b":
         texts = [task_spelling(text, {name for names in (labels, *task.aliases) for name in names}) for text in texts]
     distinct = sorted(set(texts))
@@ -261,8 +266,8 @@ def encode_labels(y: Any, task: Task) -> tuple[list[str], NDArray[Any], NDArray[
         unknown = [text for text in distinct if text not in labels] or distinct
         hint = " If scikit-learn numbered the labels itself, list its numbers in the task's 'aliases'."
         raise InputError(
-            f"y holds the label {quoted(unknown, 5)}, which the task does not know{did_you_mean(unknown[0], labels)}; "
-            f"its labels are {quoted(labels)}.{hint if kind == 'i' else ''}"
+            f"y holds the label {unknown_names(unknown, labels)}, which the task does not know; its labels are "
+            f"{quoted(labels)}.{hint if kind == 'i' else ''}"
         )
     names = fitting[0]
     if len({tuple(other.index(text) for text in distinct) for other in fitting}) > 1:

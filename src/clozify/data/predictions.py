@@ -1,4 +1,7 @@
-"""Writes predictions as CSV, JSONL or Parquet: each row's id, true label (if any), prediction and probabilities."""
+"""Writes predictions as CSV, JSONL or Parquet: each row's id, true label (if any), prediction and probabilities.
+
+Where the task has groups, also the predicted label's group and the groups' probabilities.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from clozify.data.rows import NO_LABEL, Rows
 from clozify.errors import DataError, quoted
 from clozify.utils.atomic import atomic_write, check_writable
 
+JSON_ROWS = 1_024  # rows that are Python objects at a time
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
@@ -36,20 +40,27 @@ def check_output(path: Path, *inputs: str | Path, what: str = "Predictions") -> 
 
 
 def write_predictions(
-    path: Path, rows: Rows, chunks: Iterable[tuple[int, NDArray[np.float64]]], with_text: bool = False
+    path: Path,
+    rows: Rows,
+    chunks: Iterable[tuple[int, NDArray[np.float64]]],
+    with_text: bool = False,
+    top: int | None = None,
 ) -> None:
     """Write chunks `(start, probabilities)` of all rows in order; probabilities are (rows, labels).
 
-    `with_text` adds a column for each field of the task.
+    `with_text` adds a column for each field of the task. With `top`, each row has that many likeliest labels with their
+    probabilities instead of a column for every label.
     """
     check_output(path)
     parquet = path.suffix.lower() == ".parquet"
-    write_tables(path, (_table(rows, start, scores, own_type=parquet, with_text=with_text) for start, scores in chunks))
+    write_tables(path, (_table(rows, start, scores, parquet, with_text, top) for start, scores in chunks))
 
 
 def text_columns(rows: Rows) -> list[str]:
     """The fields as columns of predictions; an error where a field has the name of another column of theirs."""
     own = {"id", "label", "prediction", *(f"probability_{label}" for label in rows.task.labels)}
+    if (groups := rows.task.label_groups) is not None:
+        own |= {"prediction_group", *(f"group_probability_{name}" for name in groups.names)}
     if clash := [field for field in rows.task.fields if field in own]:
         raise DataError(f"The field {quoted(clash)} has the name of a column of predictions; write them without text.")
     return rows.task.fields
@@ -61,7 +72,9 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
         _WRITERS[path.suffix.lower()](tmp_path, tables)
 
 
-def _table(rows: Rows, start: int, probabilities: NDArray[np.float64], own_type: bool, with_text: bool) -> Any:
+def _table(
+    rows: Rows, start: int, probabilities: NDArray[np.float64], own_type: bool, with_text: bool, top: int | None
+) -> Any:
     """The predictions of consecutive rows; `own_type` keeps the type of the id column, which Parquet alone can."""
     import pyarrow as pa
 
@@ -73,9 +86,41 @@ def _table(rows: Rows, start: int, probabilities: NDArray[np.float64], own_type:
     if rows.has_labels:
         truth = [None if label == NO_LABEL else labels[label] for label in rows.labels[start:stop]]
         columns["label"] = pa.array(truth, pa.string())
-    columns["prediction"] = [labels[label] for label in probabilities.argmax(axis=-1)]
-    columns |= {f"probability_{name}": probabilities[:, i].astype(np.float32) for i, name in enumerate(labels)}
+    columns["prediction"] = pa.array(labels).take(pa.array(probabilities.argmax(axis=-1)))
+    columns |= _group_columns(rows, probabilities) | _probability_columns(labels, probabilities, top)
     return pa.table(columns)
+
+
+def _group_columns(rows: Rows, probabilities: NDArray[np.float64]) -> dict[str, Any]:
+    """The predicted label's group, and every group's probability; nothing where the task has no groups."""
+    import pyarrow as pa
+
+    if (groups := rows.task.label_groups) is None:
+        return {}
+    sums = groups.sum_columns(probabilities).astype(np.float32)  # (rows, groups)
+    predicted = pa.array(groups.by_label).take(pa.array(probabilities.argmax(axis=-1)))
+    return {
+        "prediction_group": predicted,
+        **{f"group_probability_{name}": sums[:, index] for index, name in enumerate(groups.names)},
+    }
+
+
+def _probability_columns(labels: list[str], probabilities: NDArray[np.float64], top: int | None) -> dict[str, Any]:
+    """A column for each label; with `top`, the likeliest labels and their probabilities, numbered from 1."""
+    import pyarrow as pa
+
+    if top is None:
+        return {f"probability_{name}": probabilities[:, i].astype(np.float32) for i, name in enumerate(labels)}
+    names, columns, likeliest = pa.array(labels), dict[str, Any](), top_labels(probabilities, top)
+    for rank, indices in enumerate(likeliest.T, start=1):
+        columns[f"label_{rank}"] = names.take(pa.array(indices))
+        columns[f"probability_{rank}"] = probabilities[np.arange(len(indices)), indices].astype(np.float32)
+    return columns
+
+
+def top_labels(probabilities: NDArray[np.floating], count: int) -> NDArray[np.int64]:
+    """The indices of each row's likeliest labels, the likeliest first, of equal ones the first: (rows, count)."""
+    return np.argsort(-probabilities, axis=-1, kind="stable")[:, :count]
 
 
 def _write_csv(path: Path, tables: Iterable[Any]) -> None:
@@ -90,7 +135,8 @@ def _write_csv(path: Path, tables: Iterable[Any]) -> None:
 def _write_jsonl(path: Path, tables: Iterable[Any]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for table in tables:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+            for batch in table.to_batches(max_chunksize=JSON_ROWS):
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
 
 
 def _write_parquet(path: Path, tables: Iterable[Any]) -> None:

@@ -150,8 +150,13 @@ def _shards(path: Path) -> list[Path]:
     return files
 
 
+def is_data_file(path: Path) -> bool:
+    """Whether a file's name ends like that of a data file."""
+    return _suffix(path) in FORMATS
+
+
 def _is_shard(path: Path) -> bool:
-    return _suffix(path) in FORMATS and not path.name.startswith((".", "_"))
+    return is_data_file(path) and not path.name.startswith((".", "_"))
 
 
 def _suffix(path: Path) -> str:

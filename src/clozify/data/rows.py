@@ -1,7 +1,7 @@
 """Rows of a data set as a task reads them: T, D and the test set of the paper (section 4, appendix C).
 
 `Rows` returns the text of each field, the labels and the ids, a chunk at a time, from a memory-mapped Arrow table. Only
-labels, hashes of the texts and the indices of selected rows are held in memory. `few_shot` selects the paper's T.
+labels, hashes of the texts and the indices of selected rows are held in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from clozify.config.task import Task
 from clozify.data.ids import plain_ids
 from clozify.data.readers import open_data
-from clozify.errors import DataError, did_you_mean, quoted
+from clozify.errors import DataError, did_you_mean, quoted, unknown_names
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 NO_LABEL = -1
 UNLABELED = {"", "-", "-1"}  # label values that mean "no label"
 CHUNK_ROWS = 16_384  # rows processed at a time
+
+
+def chunk_rows(columns: int, most: int = CHUNK_ROWS) -> int:
+    """How many rows are processed at a time: fewer than `most` where they have very many numbers each."""
+    return max(1, min(most, CHUNK_ROWS * 1_000 // max(columns, 1)))
 
 
 class Rows:
@@ -215,8 +220,8 @@ class Rows:
         if not matching:
             unknown = [name for name in values if name not in labels]
             raise DataError(
-                f"The data '{self.source}' has the label {quoted(unknown, 5)}, which the task does not know"
-                f"{did_you_mean(unknown[0], labels)}; its labels are {quoted(labels)}."
+                f"The data '{self.source}' has the label {unknown_names(unknown, labels)}, which the task does not "
+                f"know; its labels are {quoted(labels)}."
             )
         readings = {tuple(names.index(value) for value in values) for names in matching}
         if values and len(readings) > 1:
@@ -364,27 +369,3 @@ def read_rows(source: str | Path, task: Task, column_mapping: Mapping[str, str] 
     mapping = dict(column_mapping or {})
     required = [mapping.get(field, field) for field in task.fields if field not in task.optional]
     return Rows(open_data(source, task.columns, required), task, str(source), mapping)
-
-
-def few_shot(rows: Rows, examples: int, seed: int | None = None) -> Rows:
-    """The training set T of the paper: the first `examples / |L|` rows of each label, in the order of the file.
-
-    A remainder goes to the first labels, one row each: 10 rows over four labels are 3, 3, 2 and 2. With a `seed` the
-    rows are drawn at random instead.
-    """
-    if not isinstance(examples, (int, np.integer)) or examples < 0:
-        raise DataError(f"A training set cannot have {examples!r} examples; ask for 0 or more, as a whole number.")
-    labels = rows.task.labels
-    per_label, remainder = divmod(examples, len(labels))
-    order = np.arange(len(rows)) if seed is None else np.random.default_rng(seed).permutation(len(rows))
-    selected = []
-    for label, name in enumerate(labels):
-        count = per_label + (label < remainder)
-        candidates = order[rows.labels[order] == label][:count]
-        if len(candidates) < count:
-            raise DataError(
-                f"The data '{rows.source}' has {len(candidates)} rows with the label '{name}', but {examples} examples "
-                f"over {len(labels)} labels need {count}; ask for fewer or add rows."
-            )
-        selected.append(candidates)
-    return rows.select(np.sort(np.concatenate(selected)))

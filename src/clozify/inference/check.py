@@ -1,6 +1,6 @@
 """Implements `clozify check`: a task file together with the model's tokenizer and the data.
 
-The result shows what the model reads, each label's token, what the model answers, and every problem at once.
+The result shows what the model reads, each label's tokens, what the model answers, and every problem at once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from clozify.errors import ClozifyError
 from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.models.cloze import ClozeModel
+from clozify.models.distinctive_words import distinctive_words
 from clozify.models.task_prompts import PatternPrompt, TaskPrompts, compile_task, top_words
 from clozify.prompts.encode import EncodedRows, Template, compile_pattern
 from clozify.prompts.verbalizer import word_ids
@@ -61,6 +62,16 @@ class PatternCheck(Record):
     accuracies: list[float] | None = None  # one per pair, on the labelled rows before training
 
 
+class LabelCheck(Record):
+    """How well a label is told from the others before training, and words that could help."""
+
+    label: str
+    rows: int  # labelled rows that were scored
+    accuracy: float | None  # of these rows, the mean over the pairs; None without rows
+    confused_with: str | None  # the label that is wrongly answered most often
+    words: list[str]  # that the model expects on this label's rows more than on those of the others
+
+
 class TaskCheck(Record):
     """A task as a model sees it; it can be used where `problems` is empty."""
 
@@ -79,6 +90,7 @@ class TaskCheck(Record):
     majority: float | None  # the accuracy of always answering the most frequent label of these rows
     first_labels: list[str | None]  # of the rows that are shown
     patterns: list[PatternCheck]
+    label_checks: list[LabelCheck]  # empty without labelled rows
     warnings: list[str]
     problems: list[str]
 
@@ -110,14 +122,17 @@ def check(
         problems += error.problems
     max_length = min(max_length, model.max_length)
     answers: LabeledAnswers | None = None
+    label_checks: list[LabelCheck] = []
     try:
         for index in range(len(task.patterns)):  # those before a problem are shown
             patterns += [_check_pattern(model, task, index, prompts, rows, max_length, examples)]
         if prompts is not None and rows is not None:
             warnings += rows.warnings + _length_warnings(model, prompts, rows, max_length)
             if counts is not None and any(counts.values()):
-                answers = _answer_labeled_rows(model, prompts, rows, max_length)
+                labeled = _labeled_rows(rows)
+                answers = _answer_labeled_rows(model, prompts, labeled, max_length)
                 patterns = [_with_accuracies(pattern, answers) for pattern in patterns]
+                label_checks = _check_labels(answers, _suggest_words(model, rows, patterns))
                 warnings += answers.warnings()
     except ClozifyError as error:
         problems += error.problems
@@ -140,6 +155,7 @@ def check(
         majority=None if answers is None else answers.majority,
         first_labels=[] if counts is None or rows is None else _first_labels(rows, examples),
         patterns=patterns,
+        label_checks=label_checks,
         warnings=warnings,
         problems=problems,
     )
@@ -179,22 +195,52 @@ class LabeledAnswers:
             f"Before training, {'no pattern' if everywhere else ', '.join(guessing)} is "
             f"{'' if everywhere else 'not '}clearly better on these {rows:,} rows than always answering the most "
             f"frequent label ({100 * self.majority:.1f}%): the model does not yet connect the words with the labels. "
-            "Try words from 'likeliest words of all', clozify find-words or a larger --model. Training can still teach "
-            "it the words, but expect to need more labelled rows."
+            "Try the words that are suggested for the labels, clozify find-words or a larger --model. Training can "
+            "still teach it the words, but expect to need more labelled rows."
         ]
 
 
-def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, max_length: int) -> LabeledAnswers:
-    """The pairs' answers to the labelled rows (of many, to evenly spaced ones), calibrated as by `zero_shot`."""
+def _labeled_rows(rows: Rows) -> Rows:
+    """The labelled rows; of many, evenly spaced ones."""
     labeled = np.flatnonzero(rows.labels != NO_LABEL)
-    selected = rows.select(labeled[:: -(-len(labeled) // MAX_SCORED_ROWS)])
-    chunks = [scores for _, scores in score_rows(model, prompts, selected, max_length)]
+    return rows.select(labeled[:: -(-len(labeled) // MAX_SCORED_ROWS)])
+
+
+def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, max_length: int) -> LabeledAnswers:
+    """The pairs' answers to labelled rows, calibrated as by `zero_shot`."""
+    chunks = [scores for _, scores in score_rows(model, prompts, rows, max_length)]
     scores = np.concatenate(chunks, axis=1)  # (pairs, rows, labels)
-    calibrated = len(selected) >= min_rows(len(rows.task.labels))
+    calibrated = len(rows) >= min_rows(len(rows.task.labels))
     predicted = (calibrate(scores, mean_probabilities(scores)) if calibrated else scores).argmax(axis=-1)
     indices = [pair for pattern in prompts.patterns for pair in pattern.pairs]
     names = [rows.task.pairs[index].name for index in indices]
-    return LabeledAnswers(selected.labels, dict(zip(names, predicted, strict=True)), calibrated)
+    return LabeledAnswers(rows.labels, dict(zip(names, predicted, strict=True)), calibrated)
+
+
+def _suggest_words(model: ClozeModel, rows: Rows, patterns: list[PatternCheck]) -> dict[str, list[str]]:
+    """Words that tell each label from the others, by the pattern with the highest accuracy."""
+    best = max(patterns, key=lambda pattern: max(pattern.accuracies or [0.0]))
+    return distinctive_words(model, compile_pattern(Pattern(best.pattern), model.tokenizer), rows)
+
+
+def _check_labels(answers: LabeledAnswers, words: dict[str, list[str]]) -> list[LabelCheck]:
+    """Each label with its rows' answers, over all pairs, and the words that are suggested for it."""
+    labels = list(words)
+    predicted = np.stack(list(answers.predicted.values()))  # (pairs, rows)
+    checks = []
+    for index, label in enumerate(labels):
+        counts = np.bincount(predicted[:, answers.truth == index].ravel(), minlength=len(labels))  # (labels,)
+        wrong = np.where(np.arange(len(labels)) == index, 0, counts)
+        checks.append(
+            LabelCheck(
+                label=label,
+                rows=int((answers.truth == index).sum()),
+                accuracy=float(counts[index] / counts.sum()) if counts.any() else None,
+                confused_with=labels[int(wrong.argmax())] if wrong.any() else None,
+                words=words[label],
+            )
+        )
+    return checks
 
 
 def _with_accuracies(pattern: PatternCheck, answers: LabeledAnswers) -> PatternCheck:

@@ -63,10 +63,25 @@ class Predictions:
         names = self.rows.task.labels
         return [names[index] for index in self.probabilities.argmax(axis=1)]
 
-    def save(self, path: str | Path, with_text: bool = False) -> None:
-        """Write ids, labels and probabilities, and the texts if asked for, as .csv, .jsonl or .parquet."""
+    @property
+    def groups(self) -> list[str] | None:
+        """The group of each row's most probable label; None where the task has no groups."""
+        groups = self.rows.task.label_groups
+        return None if groups is None else [groups.by_label[index] for index in self.probabilities.argmax(axis=1)]
+
+    @property
+    def group_probabilities(self) -> NDArray[np.float64] | None:
+        """(rows, groups), the columns in the order of `rows.task.label_groups.names`; None where there are none."""
+        groups = self.rows.task.label_groups
+        return None if groups is None else groups.sum_columns(self.probabilities)
+
+    def save(self, path: str | Path, with_text: bool = False, top: int | None = None) -> None:
+        """Write ids, labels and probabilities, and the texts if asked for, as .csv, .jsonl or .parquet.
+
+        With `top`, each row has that many likeliest labels instead of every label's probability.
+        """
         chunks = ((start, self.probabilities[start:stop]) for start, stop in self.rows.chunks())
-        write_predictions(Path(path), self.rows, chunks, with_text)
+        write_predictions(Path(path), self.rows, chunks, with_text, top)
 
 
 class EvaluationResult(Evaluation):
@@ -173,6 +188,7 @@ class FinishedRun:
         output: str | Path | None = None,
         column_mapping: Mapping[str, str] | None = None,
         with_text: bool = False,
+        top: int | None = None,
     ) -> Predictions:
         """Predict rows: a file's name, or texts, dicts by field or a DataFrame; `output` names a file to write."""
         if output is not None:
@@ -182,7 +198,7 @@ class FinishedRun:
             text_columns(rows)  # fails before the work, not after it
         predictions = Predictions(rows, self.probabilities(rows))
         if output is not None:
-            predictions.save(output, with_text)
+            predictions.save(output, with_text, top)
         return predictions
 
     def evaluate(
@@ -191,7 +207,8 @@ class FinishedRun:
         """Measure the run on labelled rows; `labels` are for rows in memory that have no label column."""
         warnings: list[str] = list(self.notes)
         rows = select_labeled(load_rows(data, self.task, column_mapping, labels), warnings, "test")
-        evaluation = detailed_metrics(rows.labels, self.probabilities(rows), self.task.labels)
+        task = self.task
+        evaluation = detailed_metrics(rows.labels, self.probabilities(rows), task.labels, task.label_groups)
         return EvaluationResult(
             model=self.description,
             data=rows.source,
@@ -199,6 +216,35 @@ class FinishedRun:
             warnings=warnings + rows.warnings,
             **evaluation.model_dump(),
         )
+
+    def predict_to_file(
+        self,
+        data: RowSource,
+        output: str | Path,
+        column_mapping: Mapping[str, str] | None = None,
+        with_text: bool = False,
+        top: int | None = None,
+    ) -> Rows:
+        """Predict rows like `predict`, but write them chunk by chunk; memory does not grow with the rows.
+
+        Returns the rows. An ensemble's scores are held for all rows.
+        """
+        check_output(Path(output), *([data] if isinstance(data, (str, Path)) else []))
+        rows = load_rows(data, self.task, column_mapping)
+        if with_text:
+            text_columns(rows)  # fails before the work, not after it
+        write_predictions(Path(output), rows, self._probability_chunks(rows), with_text, top)
+        return rows
+
+    def _probability_chunks(self, rows: Rows) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        if self.classifier is None or not len(rows):
+            probabilities = self.probabilities(rows)
+            yield from ((start, probabilities[start:stop]) for start, stop in rows.chunks())
+            return
+        tokens_per_batch = TOKENS_PER_BATCH[self.device]
+        with progress("predicting", len(rows)) as advance:
+            for start, scores in self.loaded_classifier.score_rows(rows, tokens_per_batch, advance):
+                yield start, softmax(scores.astype(np.float64), axis=-1)
 
     def probabilities(self, rows: Rows) -> NDArray[np.float64]:
         """q(l | x) of each row, (rows, labels)."""
@@ -294,6 +340,7 @@ def predict(
     output: str | Path | None = None,
     column_mapping: Mapping[str, str] | None = None,
     with_text: bool = False,
+    top: int | None = None,
 ) -> Predictions:
     """Predict rows with a finished run.
 
@@ -303,8 +350,9 @@ def predict(
     - `output`: a file to write to as well: .csv, .jsonl or .parquet.
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `with_text`: write the rows' texts to `output` as well.
+    - `top`: write each row's `top` likeliest labels to `output` instead of every label's probability.
     """
-    return _opened(run).predict(data, output, column_mapping, with_text)
+    return _opened(run).predict(data, output, column_mapping, with_text, top)
 
 
 def evaluate(

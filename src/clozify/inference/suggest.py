@@ -17,7 +17,7 @@ from clozify.data.ids import plain_ids
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_tables
 from clozify.data.rows import NO_LABEL, Rows, read_rows
-from clozify.errors import ClozifyError, DataError, RunError
+from clozify.errors import ClozifyError, DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
 from clozify.report.run import RunRecord
@@ -79,11 +79,16 @@ def suggest(
     rows, scores, weights = _load_scores(record, unlabeled, column_mapping)
     taken = _read_taken_rows(record, warnings)
     labeled = _read_labeled_rows(record, warnings, with_labeled)
-    label_counts = np.zeros(len(task.labels), dtype=np.int64)
+    label_counts = np.ones(len(task.labels), dtype=np.int64)  # not known: all the same
     if labeled is not None:
         label_counts = np.bincount(labeled.labels, minlength=len(label_counts)).astype(np.int64)
     informativeness = measure_informativeness(scores, weights)
     chosen = select_rows(informativeness, count, eligible_rows(rows, taken), label_counts, rows)
+    if never := np.setdiff1d(np.flatnonzero(label_counts == 0), informativeness.predicted).tolist():
+        warnings.append(
+            f"{len(never)} labels have no labelled row, and no unlabelled row is predicted as one of them "
+            f"({quoted([task.labels[label] for label in never], 3)}): rows that may have them are suggested, too."
+        )
     if len(chosen) == 0:
         raise DataError("No unlabelled row is left to label: every one is labelled, a test row, or empty.")
     if len(chosen) < count:

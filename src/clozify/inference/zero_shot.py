@@ -19,6 +19,7 @@ from clozify.data.rows import NO_LABEL, Rows
 from clozify.methods.calibration import imbalance_warnings, min_rows
 from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
+from clozify.metrics import accuracy
 from clozify.models.cloze import ClozeModel, load_model
 
 
@@ -51,7 +52,7 @@ class ZeroShotResult:
     @cached_property
     def probabilities(self) -> NDArray[np.float64]:
         """The ensemble's probabilities, (rows, labels), the columns in the order of `task.labels`."""
-        return np.concatenate([self.scores.probabilities(start, stop) for start, stop in self.rows.chunks()])
+        return np.concatenate([self.scores.probabilities(start, stop) for start, stop in self.scores.chunks()])
 
     @cached_property
     def _predicted(self) -> NDArray[np.int16]:
@@ -63,10 +64,27 @@ class ZeroShotResult:
         """Each row's label as the ensemble predicts it."""
         return [self.task.labels[index] for index in self._predicted]
 
+    @property
+    def groups(self) -> list[str] | None:
+        """The group of each row's label; None where the task has no groups."""
+        groups = self.task.label_groups
+        return None if groups is None else [groups.by_label[index] for index in self._predicted]
+
+    @property
+    def group_accuracy(self) -> float | None:
+        """The fraction of rows with a label whose group is predicted correctly; None without labels or groups."""
+        groups = self.task.label_groups
+        if groups is None or self.accuracy is None:
+            return None
+        labels = self.rows.labels
+        labelled = labels != NO_LABEL
+        return accuracy(groups.indices[labels[labelled]], groups.indices[self._predicted[labelled]])
+
     def to_json(self) -> dict[str, Any]:
         """What `clozify zero-shot --json` prints."""
         counts = np.bincount(self._predicted, minlength=len(self.task.labels))
         metrics = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
+        group_accuracy = self.group_accuracy
         return {
             "task": self.task.name,
             "model": self.model,
@@ -80,6 +98,7 @@ class ZeroShotResult:
                 for pair in self.task.pairs
             ],
             **{name: vars(metric) for name, metric in metrics.items() if metric is not None},
+            **({} if group_accuracy is None else {"group_accuracy": group_accuracy}),
             "predicted": {label: int(count) for label, count in zip(self.task.labels, counts, strict=True)},
             "warnings": self.warnings,
             "output": None if self.output is None else str(self.output),
@@ -118,7 +137,7 @@ def zero_shot(
     scores = score_zero_shot(model, rows, calibrated, max_length)
     seconds = time.monotonic() - start_time
     if path is not None:
-        write_predictions(path, rows, ((start, scores.probabilities(start, stop)) for start, stop in rows.chunks()))
+        write_predictions(path, rows, ((start, scores.probabilities(start, stop)) for start, stop in scores.chunks()))
     warnings = list(scores.warnings)
     if unlabeled:
         warnings.append(f"{unlabeled:,} of {len(rows):,} rows have no label and do not count in the accuracy.")

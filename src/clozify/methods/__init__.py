@@ -15,7 +15,7 @@
 | 4.2 the supervised baseline | `supervised` |
 | 4.3 UDA and MixText, with paraphrases | `uda`, `mixtext`; `backtranslation`, `rewriting` |
 | 5 in-domain pretraining | `pretrain`, `masking` |
-| appendix E automatic verbalizer search | `verbalizer_candidates`, `verbalizer_search` |
+| appendix E automatic verbalizer search | `verbalizer_candidates`, `verbalizer_search`, `verbalizer_validation` |
 
 The losses are in `clozify.training.losses`, the models M and C in `clozify.models`.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
-from clozify.data.rows import CHUNK_ROWS, NO_LABEL
+from clozify.data.rows import NO_LABEL, chunk_rows
 
 # benchmarks/calibration.py measures these; its results are in benchmarks/RESULTS.md
 MIN_ROWS, MIN_ROWS_PER_LABEL = 10, 2
@@ -24,8 +24,9 @@ def mean_probabilities(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]
     """Each label's mean probability over the rows, (..., labels); scores are (..., rows, labels), maybe on disk."""
     rows = scores.shape[-2]
     total: NDArray[np.float64] = np.zeros((*scores.shape[:-2], scores.shape[-1]))
-    for start in range(0, rows, CHUNK_ROWS):
-        chunk = np.asarray(scores[..., start : start + CHUNK_ROWS, :], dtype=np.float64)
+    size = chunk_rows(scores.size // rows)
+    for start in range(0, rows, size):
+        chunk = np.asarray(scores[..., start : start + size, :], dtype=np.float64)
         total += softmax(chunk, axis=-1).sum(axis=-2)
     total /= rows
     return total

@@ -34,6 +34,7 @@ TOLERANCE = 1e-4  # of the gradient
 PENALTIES = (3.0, 1.0, 0.3, 0.1, 0.03)  # to choose from; the largest, whose fit is nearest to the start, first
 DEFAULT_PENALTY = 0.1  # where too few rows share a label for a choice
 FOLDS = 5
+MANY_LABELS = 50  # with more, the penalty is chosen on the rows of so many of them
 MAX_HELD_OUT = 500  # rows that a penalty is chosen on
 
 
@@ -139,8 +140,14 @@ def choose_penalty(
 ) -> float:
     """The penalty with the highest likelihood of held-out rows in a stratified cross-validation.
 
-    A row is held out only if its label has other rows; where that is less than half of all, there is a default.
+    A row is held out only if its label has other rows; where that is less than half of all, there is a default. Of many
+    labels some are taken with their rows, since the time of a fit grows with the square of the labels.
     """
+    if offsets.shape[1] > MANY_LABELS:
+        chosen = np.unique(labels)
+        chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MANY_LABELS)).astype(np.int64)]
+        rows = np.isin(labels, chosen)
+        features, labels, offsets = features[rows], np.searchsorted(chosen, labels[rows]), offsets[rows][:, chosen]
     order = np.argsort(labels, kind="stable")
     order = order[np.linspace(0, len(order) - 1, min(len(order), MAX_HELD_OUT)).astype(np.int64)]
     features, labels, offsets = features[order], labels[order], offsets[order]

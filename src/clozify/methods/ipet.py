@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from clozify.config.recipe import IPet
+from clozify.data.rows import chunk_rows
 from clozify.methods.ensemble import Ensemble
 
 CHUNK_SIZE = 131_072  # rows per chunk; with more unlabelled rows than this, another value changes the random draw
@@ -68,13 +69,14 @@ def counts_to_draw(
 ) -> tuple[NDArray[np.int64], bool]:
     """c_j(l) - c_0(l) for each label, with c_j(l) = d^j c_0(l); and whether there are too few unlabelled rows for it.
 
-    `label_counts` is c_0, the rows of T with each label. Without labelled rows c_j(l) = d^(j - 1) c_1(l). Too few
-    unlabelled rows cap the sum; the ratio of the labels is kept as well as integers allow.
+    `label_counts` is c_0, the rows of T with each label; a label that T lacks counts as if it had one row, since it
+    would never be learned otherwise. Without any labelled rows c_j(l) = d^(j - 1) c_1(l). Too few unlabelled rows cap
+    the sum; the ratio of the labels is kept as well as integers allow.
     """
     if label_counts.sum() == 0:
         counts = first_counts(len(label_counts), settings) * settings.d ** (generation - 1)
     else:
-        counts = label_counts * (settings.d**generation - 1)
+        counts = np.maximum(label_counts, 1) * (settings.d**generation - 1)
     total = int(counts.sum())
     if total <= unlabeled_rows:
         return counts, False
@@ -154,8 +156,9 @@ class TopRows:
 def _score_bounds(scores: NDArray[np.float64] | Ensemble, labels: int) -> list[tuple[float, float]]:
     """For each label the lowest and the highest score of the rows whose best label it is."""
     lowest, highest = np.full(labels, np.inf), np.full(labels, -np.inf)
-    for start in range(0, len(scores), CHUNK_SIZE):
-        chunk = scores[start : start + CHUNK_SIZE]
+    size = chunk_rows(labels, CHUNK_SIZE)
+    for start in range(0, len(scores), size):
+        chunk = scores[start : start + size]
         np.minimum.at(lowest, chunk.argmax(axis=1), chunk.max(axis=1))
         np.maximum.at(highest, chunk.argmax(axis=1), chunk.max(axis=1))
     return list(zip(lowest.tolist(), highest.tolist(), strict=True))
@@ -214,17 +217,18 @@ def _collect_candidates(
         for label, count in enumerate(counts)
     ]
     next_best = [TopRows(total) for _ in counts]
-    for start in range(0, len(scores), CHUNK_SIZE):
-        chunk = scores[start : start + CHUNK_SIZE]
+    size = chunk_rows(labels, CHUNK_SIZE)
+    for start in range(0, len(scores), size):
+        chunk = scores[start : start + size]
         best, probabilities = chunk.argmax(axis=1), softmax(chunk, axis=-1)
-        chunk_rows = np.arange(start, start + len(chunk))
+        indices = np.arange(start, start + len(chunk))
         for label in range(labels):
             if pool is None:
                 inside = np.flatnonzero(best == label)
                 candidates[label].update(draw_keys(chunk[inside], label, weighting, rng, bounds[label]), start + inside)
             else:
-                candidates[label].update(chunk[:, label], chunk_rows)
-            next_best[label].update(probabilities[:, label], chunk_rows)
+                candidates[label].update(chunk[:, label], indices)
+            next_best[label].update(probabilities[:, label], indices)
     return candidates, next_best
 
 

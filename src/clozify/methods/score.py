@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from clozify.config.task import Task
-from clozify.data.rows import CHUNK_ROWS, Rows
+from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.token_by_token import token_by_token_scores
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import PatternPrompt, TaskPrompts
@@ -78,7 +78,7 @@ def score_rows(
     token_budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
     pairs = [pair for pattern in prompts.patterns for pair in pattern.pairs]
     with model.scoring():
-        for start, stop in rows.chunks(CHUNK_ROWS, *(span or (0, None))):
+        for start, stop in rows.chunks(chunk_rows(len(pairs) * len(rows.task.labels)), *(span or (0, None))):
             if tokens is None:
                 columns = prompts.tokenize(model, rows, start, stop)
             else:

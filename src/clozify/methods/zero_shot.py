@@ -6,6 +6,7 @@ The ensemble's probabilities are the softmax of the mean of the pairs' raw score
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from clozify.data.rows import NO_LABEL, Rows
+from clozify.data.rows import NO_LABEL, Rows, chunk_rows
 from clozify.methods.calibration import calibrate, mean_probabilities
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.metrics import basic_metrics
@@ -31,6 +32,10 @@ class ZeroShotScores:
     prior: NDArray[np.float64] | None  # (pairs, labels): the mean probability to divide by, if calibrated
     warnings: list[str]
 
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """Start and stop of consecutive chunks of rows."""
+        return self.rows.chunks(chunk_rows(self.scores.shape[0] * self.scores.shape[2]))
+
     def pair_scores(self, start: int, stop: int) -> NDArray[np.float64]:
         """The pairs' scores of a range of rows, with a prior calibrated: (pairs, rows, labels)."""
         scores = np.asarray(self.scores[:, start:stop], dtype=np.float64)
@@ -46,7 +51,7 @@ class ZeroShotScores:
     def predictions(self) -> NDArray[np.int16]:
         """The predicted labels of the pairs and, last, of the ensemble: (pairs + 1, rows)."""
         predicted = np.empty((len(self.scores) + 1, len(self.rows)), dtype=np.int16)
-        for start, stop in self.rows.chunks():
+        for start, stop in self.chunks():
             scores = self.pair_scores(start, stop)
             predicted[:-1, start:stop] = scores.argmax(axis=-1)
             predicted[-1, start:stop] = scores.mean(axis=0).argmax(axis=-1)

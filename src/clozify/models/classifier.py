@@ -6,7 +6,8 @@ text; the last of several fields is the `text_pair`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +38,7 @@ from clozify.models.loading import (
 from clozify.models.onnx import ONNX_FILE, OnnxModel
 from clozify.prompts.encode import Batch, EncodedRows, compile_segments
 from clozify.utils import libraries
+from clozify.utils.atomic import atomic_write_text
 from clozify.utils.process_group import current_group
 
 TASK_FILE = "task.toml"
@@ -230,6 +232,15 @@ def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) ->
     max_length = min(recipe.max_seq_length, max_positions(pretrained.model, pretrained.tokenizer))
     options = GpuOptions.from_recipe(recipe)
     return Classifier(pretrained.model.to(device), pretrained.tokenizer, task, max_length, options)
+
+
+def rename_labels(folder: Path, labels: Sequence[str]) -> None:
+    """Give the labels of a classifier's folder other names; the file is replaced, since others may link to it."""
+    path = folder / "config.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["id2label"] = {str(index): label for index, label in enumerate(labels)}
+    content["label2id"] = {label: index for index, label in enumerate(labels)}
+    atomic_write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def load_classifier_task(folder: Path) -> Task:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from clozify.errors import TaskError, quoted
 from clozify.models.cloze import ClozeModel
 from clozify.prompts.encode import AS_WRITTEN, EncodedRows, FieldInContext, Template, compile_pattern
 from clozify.prompts.tokenizer import RaggedTokens
-from clozify.prompts.verbalizer import LabelWords, most_tokens, verbalize, word_ids
+from clozify.prompts.verbalizer import LabelWords, label_tokens, most_tokens, verbalize, word_ids
 
 SAMPLE_ROWS = 8  # rows that words are suggested from
 TOP_TOKENS = 400  # of the model's most likely tokens at the mask, of which words are suggested
@@ -73,7 +74,7 @@ def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wordin
                     near = near_words(model, template, word.word, rows, taken=pair.verbalizer.words.values())
                     problems[str(word)] = [f"; near words that it knows: {quoted(near)}"]
                 problems[str(word)].append(text)
-            for error in errors:
+            for error in [*errors, *_too_long_words(model, template, pair.verbalizer)]:
                 problems.setdefault(error, [""]).append(text)
             for remark in remarks:
                 warnings.setdefault(remark, [""]).append(text)
@@ -93,6 +94,18 @@ def _compile(model: ClozeModel, pattern: Pattern, verbalizers: Sequence[Verbaliz
         return template
     masks = max(most_tokens(model.tokenizer, template, verbalizer) for verbalizer in verbalizers)
     return compile_pattern(pattern, model.tokenizer, wording, masks)
+
+
+def _too_long_words(model: ClozeModel, template: Template, verbalizer: Verbalizer) -> list[str]:
+    """A problem for each word that, together with the pattern's own words, leaves no tokens for a row's text."""
+    own_tokens = template.fixed_tokens - template.masks
+    return [
+        f"the word '{shorten(word, 40, placeholder=' ...')}' of the label '{label}' has {len(ids):,} tokens, which "
+        f"leaves none for the pattern and the text within the model's {model.max_length:,}; shorten it"
+        for label, words in label_tokens(model.tokenizer, template, verbalizer).items()
+        for word, ids in words.items()
+        if len(ids) > 1 and own_tokens + len(ids) >= model.max_length
+    ]
 
 
 def _sentences(problems: dict[str, list[str]]) -> list[str]:

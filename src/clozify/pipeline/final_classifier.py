@@ -24,7 +24,7 @@ from clozify.methods.distill import distill
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
-from clozify.models.classifier import TASK_FILE, Classifier, new_classifier
+from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels
 from clozify.pipeline.run import Run
 from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
@@ -137,6 +137,8 @@ def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetric
     kept = int(np.argmax(dev_scores)) if dev_scores else 0
     folder.publish_folder(paths[kept] / "model", f"{run.prefix}classifier")
     plan.task.save(run.results / "classifier" / TASK_FILE)  # not the job's: the task may have new aliases
+    if plan.key_labels:
+        rename_labels(run.results / "classifier", plan.task.labels)
     metrics = ClassifierMetrics(jobs=[path.name for path in paths])
     if dev_scores:
         metrics = metrics.model_copy(update={"dev_each": dev_scores, "kept": kept})
@@ -145,7 +147,8 @@ def train_classifier(run: Run, training: ClassifierTraining) -> ClassifierMetric
     evaluations = []
     for path in paths:
         probabilities = softmax(np.load(path / TEST_SCORES).astype(np.float64), axis=-1)
-        evaluations.append(detailed_metrics(plan.test.labels, probabilities, plan.task.labels))
+        task = plan.task
+        evaluations.append(detailed_metrics(plan.test.labels, probabilities, task.labels, task.label_groups))
     return metrics.model_copy(update=_summarize(evaluations, kept))
 
 
@@ -160,7 +163,7 @@ def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) 
         data=data_inputs(plan),
         fields=plan.task.fields,
         line_breaks=plan.task.line_breaks,
-        labels=plan.task.labels,
+        labels=plan.key_names,
         max_seq_length=plan.recipe.max_seq_length,
         attention_dropout=plan.recipe.attention_dropout,
         **GpuOptions.from_recipe(plan.recipe).numerics(run.context.device),
@@ -176,7 +179,8 @@ def _best_dev_scores(paths: list[Path]) -> list[float]:
 
 def _summarize(evaluations: list[Evaluation], kept: int) -> dict[str, Any]:
     """Mean and standard deviation over the repetitions, and the details of the kept one."""
-    summary: dict[str, Any] = {"labels": evaluations[kept].labels, "confusion": evaluations[kept].confusion}
+    details = ("labels", "confusion", "confused", "groups")
+    summary: dict[str, Any] = {name: getattr(evaluations[kept], name) for name in details}
     for metric in ("accuracy", "macro_f1", "calibration_error"):
         values = [getattr(evaluation, metric) for evaluation in evaluations]
         summary[metric] = float(np.mean(values))

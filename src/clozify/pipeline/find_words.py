@@ -10,8 +10,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,24 +22,32 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, TaskSource, Verbalizer, load_task
+from clozify.data.few_shot import few_shot
 from clozify.data.in_memory import RowSource, load_rows
-from clozify.data.rows import Rows, few_shot
+from clozify.data.rows import Rows
 from clozify.errors import DataError, ModelError, TaskError, did_you_mean, quoted
 from clozify.methods.score import TOKENS_PER_BATCH, ScoringStats
 from clozify.methods.verbalizer_candidates import Candidates, fill_candidates
-from clozify.methods.verbalizer_search import WordScores, search_verbalizer
+from clozify.methods.verbalizer_search import WordScores, score_words, search_verbalizer
+from clozify.methods.verbalizer_validation import MAX_P_VALUE, Separation, measure_separation
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
+from clozify.runs.context import no_log
 from clozify.runs.plan import select_labeled
 from clozify.utils.atomic import atomic_write, check_writable
 from clozify.utils.progress import progress
+
+TIMED_ROWS = 4
 
 WordList = Sequence[str] | str | Path  # words, or a file of words
 
 
 class LabelWord(BaseModel):
-    """A word of a label: its final weight rho and its score of the last round (None for a label without rows)."""
+    """A word of a label: its final weight rho and its score of the last round.
+
+    The score is None for a label without rows and for a word of several tokens, which takes no part in the search.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -63,6 +71,7 @@ class FindWordsReport(BaseModel):
     candidates: int
     settings: dict[str, Any]
     labels: dict[str, list[LabelWord]]  # best words first
+    separation: dict[str, float]  # of labels with two rows or more: AUC on rows that did not choose the words
     warnings: list[str]
     output: str | None
     seconds: float
@@ -88,13 +97,15 @@ def find_words(
     forbidden_words: WordList = (),
     seed_words: Mapping[str, Sequence[str]] | None = None,
     column_mapping: Mapping[str, str] | None = None,
+    log: Callable[[str], None] = no_log,
 ) -> FindWordsResult:
     """Search words for every label of a task, from labelled rows.
 
     The candidates are the most frequent words of the unlabelled rows (without them, of the labelled ones), or
     `allowed_words`; `forbidden_words` are left out. `seed_words` are words that a label keeps: they come first, and
     the search starts from them. `examples` selects that many labelled rows. The recipe's section `words` has the
-    settings of the search. With `output` the task with its new words is written to that file.
+    settings of the search. With `output` the task with its new words is written to that file. `log` is called with what
+    the search will take, once that is known.
     """
     loaded_task, loaded_recipe = load_task(task), load_recipe(recipe, settings)
     seeds = _check_seed_words(loaded_task, seed_words or {})
@@ -108,16 +119,17 @@ def find_words(
     rows = select_labeled(load_rows(labeled, row_task, column_mapping, name="labeled"), warnings, "labelled")
     if examples is not None:
         rows = few_shot(rows, examples, loaded_recipe.seed if loaded_recipe.selection == "random" else None)
-    for label in _labels_without_rows(rows):
-        seeds.setdefault(label, list(loaded_task.verbalizers[0].words[label]))
-        warnings.append(f"No labelled row has the label '{label}', so its words stay {quoted(seeds[label])}.")
+    if without_rows := _labels_without_rows(rows):
+        seeds = {label: list(loaded_task.verbalizers[0].words[label]) for label in without_rows} | seeds
+        kept = [f"{label}: {', '.join(seeds[label])}" for label in without_rows]
+        warnings.append(f"No labelled row has the label {quoted(without_rows, 5)}, so the words stay: {_few(kept)}.")
     unlabeled_rows = None
     if unlabeled is not None:
         unlabeled_rows = load_rows(unlabeled, row_task, column_mapping, name="unlabeled")
     cloze = model if isinstance(model, ClozeModel) else load_model(model)
 
     started = time.monotonic()
-    search = _Search(loaded_task, loaded_recipe, cloze, rows, seeds, warnings)
+    search = _Search(loaded_task, loaded_recipe, cloze, rows, seeds, warnings, log)
     search.add_candidates(allowed, forbidden, unlabeled_rows)
     labels = search.run()
     new_task = _with_words(loaded_task, {label: [entry.word for entry in labels[label]] for label in labels})
@@ -134,6 +146,7 @@ def find_words(
         candidates=len(search.candidates.words),
         settings={"seed": loaded_recipe.seed, **loaded_recipe.words.model_dump()},
         labels=labels,
+        separation={loaded_task.labels[label]: round(of.auc, 4) for label, of in search.separation.items()},
         warnings=warnings + rows.warnings,
         output=None if output is None else str(output),
         seconds=round(time.monotonic() - started, 2),
@@ -151,11 +164,19 @@ class _Search:
     rows: Rows
     seeds: dict[str, list[str]]  # words that labels keep
     warnings: list[str]
+    log: Callable[[str], None]
+    separation: dict[int, Separation] = field(default_factory=dict)  # by label, once the search has run
 
     def __post_init__(self) -> None:
         seed_task = _with_words(self.task, self.seeds)
-        self.prompts = compile_task(self.model, seed_task, self.rows, self.recipe.wording)  # checks the seed words
+        wording = self.recipe.wording.model_copy(update={"several_tokens": "mean"})  # one mask
+        self.prompts = compile_task(self.model, seed_task, self.rows, wording)  # checks the seed words
         self.candidates = Candidates(self.model.tokenizer, [prompt.template for prompt in self.prompts.patterns])
+        is_token = {word: self.candidates.ids(word) is not None for words in self.seeds.values() for word in words}
+        # words of several tokens stay the label's, but take no part in the search
+        self.kept = {label: [word for word in words if not is_token[word]] for label, words in self.seeds.items()}
+        seeds = {label: [word for word in words if is_token[word]] for label, words in self.seeds.items()}
+        self.seeds = {label: words for label, words in seeds.items() if words}
 
     def add_candidates(self, allowed: list[str] | None, forbidden: list[str], unlabeled: Rows | None) -> None:
         """Collect the candidates: seed words, then allowed or frequent words."""
@@ -190,10 +211,14 @@ class _Search:
         with progress("comparing words", settings.i_max * len(self.rows) * len(scores), "rows") as advance:
             result = search_verbalizer(scores, self.rows.labels, rho, settings, self.recipe.seed, advance)
         chosen = result.choose(settings, self.seed_indices)
+        self.separation = measure_separation(scores, self.rows.labels, result, settings, self.seed_indices)
         self._warn(result, chosen)
-        without_rows = _labels_without_rows(self.rows)
-        return {
-            name: [
+        without_rows, entries = _labels_without_rows(self.rows), dict[str, list[LabelWord]]()
+        for label, name in enumerate(labels):
+            entries[name] = [LabelWord(word=word, is_seed=True, rho=0, score=None) for word in self.kept.get(name, [])]
+            if name in without_rows and entries[name] and name not in self.seeds:
+                continue
+            entries[name] += [
                 LabelWord(
                     word=words[index],
                     is_seed=index in self.seed_indices.get(label, []),
@@ -202,8 +227,7 @@ class _Search:
                 )
                 for index in chosen[label]
             ]
-            for label, name in enumerate(labels)
-        }
+        return entries
 
     @torch.inference_mode()
     def _score_candidates(self) -> NDArray[np.float32]:
@@ -216,6 +240,7 @@ class _Search:
         encoded = [EncodedRows(prompt.template, tokenized, max_length) for prompt in prompts.patterns]
         with tempfile.TemporaryFile() as file:
             scores = np.memmap(file, dtype=np.float32, mode="w+", shape=(len(encoded), len(rows), len(ids)))
+        started, done = time.monotonic(), 0
         with model.scoring(), progress("scoring", len(encoded) * len(rows), "rows") as advance:
             for pattern, pattern_rows in enumerate(encoded):
                 pattern_ids = model.to_device(ids[:, pattern].copy())
@@ -223,6 +248,9 @@ class _Search:
                     states = model.states_at_mask(batch).to(model.model.dtype)  # (batch, hidden)
                     scores[pattern, batch.rows] = model.head(states, pattern_ids).float().cpu().numpy()
                     advance(len(batch.rows))
+                    done += len(batch.rows)
+                    if pattern == 0 and done == len(batch.rows):
+                        self._announce(scores[:1, batch.rows[:TIMED_ROWS]], (time.monotonic() - started) / done)
         if not np.isfinite(scores).all():
             raise ModelError(
                 f"The model '{model.name}' gives scores that are not finite; it may be damaged, so fetch it again."
@@ -231,6 +259,20 @@ class _Search:
         stats.update(tokenized, encoded)
         self.warnings += stats.warnings(max_length)
         return scores
+
+    def _announce(self, scores: NDArray[np.float32], seconds_a_row: float) -> None:
+        """Log how long the search will take, by the time of the first scores and of one comparison."""
+        settings, labels = self.recipe.words, len(self.task.labels)
+        draw = np.random.default_rng(0).integers(scores.shape[2], size=(settings.k, labels))
+        started, of_rows = time.monotonic(), self.rows.labels[: scores.shape[1]]
+        score_words(scores, of_rows, draw)
+        seconds_a_comparison = (time.monotonic() - started) / scores.shape[1]
+        count = len(self.rows) * len(self.prompts.patterns)
+        seconds = count * (seconds_a_row + settings.i_max * seconds_a_comparison)
+        self.log(
+            f"{scores.shape[2]:,} words for {labels} labels, {len(self.rows):,} rows in {len(self.prompts.patterns)} "
+            f"patterns, {settings.i_max} rounds: about {'a minute' if seconds < 90 else f'{seconds / 60:,.0f} minutes'}"
+        )
 
     def _warn(self, result: WordScores, chosen: list[list[int]]) -> None:
         """Warn of labels with fewer good words than asked for, and of words of more than one label."""
@@ -243,12 +285,26 @@ class _Search:
                 f"Fewer than {settings.m} words score above {settings.epsilon:g} for the label {quoted(weak)}; more "
                 "labelled rows, or seed words, would help."
             )
+        if weak := [labels[label] for label, of in self.separation.items() if of.is_weak]:
+            self.warnings.append(
+                f"The words of {len(weak)} of {len(labels)} labels are weak ({quoted(weak, 5)}): words chosen on one "
+                "half of the labelled rows do not rank the label's rows above the others in the other half (Mann-"
+                f"Whitney test, p > {MAX_P_VALUE:g}); give these labels words of your own (--seed-words), or more rows."
+            )
+        counts = np.bincount(self.rows.labels, minlength=len(labels))
+        if single := [name for name, count in zip(labels, counts, strict=True) if count == 1]:
+            self.warnings.append(f"The words of {quoted(single, 5)} could not be tested: one labelled row each.")
         labels_of_word: dict[str, list[str]] = {}
         for name, indices in zip(labels, chosen, strict=True):
             for index in indices:
                 labels_of_word.setdefault(self.candidates.words[index], []).append(name)
-        if shared := [f"{word} ({', '.join(names)})" for word, names in labels_of_word.items() if len(names) > 1]:
-            self.warnings.append(f"Found for more than one label, which is allowed: {', '.join(shared)}.")
+        if shared := [f"{word} ({_few(names, 3)})" for word, names in labels_of_word.items() if len(names) > 1]:
+            self.warnings.append(f"Found for more than one label, which is allowed: {_few(shared)}.")
+
+
+def _few(names: Sequence[str], limit: int = 5) -> str:
+    """The names, or the first of them and how many more there are."""
+    return ", ".join(names) if len(names) <= limit else f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
 def default_output(task: Task) -> Path:

@@ -54,7 +54,7 @@ def _key(run: Run, pair: int) -> str:
     return job_key(
         "frozen",
         pattern=plan.task.pairs[pair].pattern.text,
-        words=plan.task.pairs[pair].verbalizer.words,
+        words=plan.key_words(plan.task.pairs[pair].verbalizer),
         penalty=plan.recipe.frozen.penalty,
         truth=None if plan.test is None else plan.test.labels.tolist(),
         **scores_inputs(run),

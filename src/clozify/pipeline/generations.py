@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from clozify.errors import RecipeError
+from clozify.data.rows import chunk_rows
+from clozify.errors import RecipeError, quoted
 from clozify.methods.ensemble import Ensemble
 from clozify.methods.ipet import (
     CHUNK_SIZE,
@@ -30,6 +31,8 @@ from clozify.pipeline.untrained import untrained_members
 from clozify.runs.metrics import Generation, MemberMetrics
 from clozify.runs.plan import Plan
 from clozify.runs.records import Member
+
+SHOWN_LABELS = 10  # in a warning
 
 Teachers = list[NDArray[np.int64]]  # for each member, the indices of its teachers in the previous generation
 
@@ -119,6 +122,12 @@ def _select_rows(
     assert plan.unlabeled is not None
     label_counts = np.bincount(plan.labeled.labels, minlength=len(labels)).astype(np.int64)
     counts, capped = counts_to_draw(label_counts, index, len(plan.unlabeled), settings)
+    if len(plan.labeled) and not label_counts.all():
+        missing = [label for label, count in zip(labels, label_counts, strict=True) if not count]
+        run.context.warn(
+            f"{len(missing)} of {len(labels)} labels have no labelled row ({quoted(missing, 3)}): iPET draws "
+            "unlabelled rows for them as for a label with one row, by models that have not seen the label."
+        )
     if capped:
         run.context.warn(
             f"There are {len(plan.unlabeled):,} unlabelled rows, too few for generation {index}: its training sets are "
@@ -133,10 +142,12 @@ def _select_rows(
         selections.append(select_training_rows(scores, weights, counts, settings, member_teachers, rng, by_untrained))
     topped_up = np.max([selection.topped_up for selection in selections], axis=0)
     if topped_up.any():
-        lacking = ", ".join(f"{label} {count:,}" for label, count in zip(labels, topped_up, strict=True) if count)
+        short = [label for label in np.argsort(-topped_up, kind="stable") if topped_up[label]]
+        lacking = ", ".join(f"{labels[label]} {topped_up[label]:,}" for label in sorted(short[:SHOWN_LABELS]))
+        more = f" and {len(short) - SHOWN_LABELS} more labels" if len(short) > SHOWN_LABELS else ""
         run.context.warn(
             f"In generation {index} some labels had too few rows of their own and were topped up with the next best "
-            f"(at most: {lacking})."
+            f"(at most: {lacking}{more})."
         )
     return selections
 
@@ -200,7 +211,7 @@ def _consensus(ensemble: Ensemble | None) -> float | None:
     if ensemble is None:
         return None
     agreeing = 0.0
-    for start, scores in ensemble.chunks(CHUNK_SIZE):
+    for start, scores in ensemble.chunks(chunk_rows(ensemble.scores[0].shape[1], CHUNK_SIZE)):
         predicted = scores.argmax(axis=1)
         stop = start + len(scores)
         agreeing += float(np.mean([(of[start:stop].argmax(axis=1) == predicted).sum() for of in ensemble.scores]))
@@ -212,7 +223,7 @@ def _compare(ensemble: Ensemble | None, previous: Ensemble | None) -> tuple[floa
     if ensemble is None:
         return None, None
     certainty, agreeing = 0.0, 0
-    for start, scores in ensemble.chunks(CHUNK_SIZE):
+    for start, scores in ensemble.chunks(chunk_rows(ensemble.scores[0].shape[1], CHUNK_SIZE)):
         certainty += float(softmax(scores, axis=-1).max(axis=1).sum())
         if previous is not None:
             previous_scores = previous[start : start + len(scores)]

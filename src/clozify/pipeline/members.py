@@ -113,7 +113,7 @@ def _key(run: Run, spec: MemberSpec) -> str:
     return job_key(
         "finetune",
         pattern=pair.pattern.text,
-        words=pair.verbalizer.words,
+        words=plan.key_words(pair.verbalizer),
         seed=spec.seed,
         drawn=None if spec.drawn is None else spec.drawn.key,
         settings=_member_settings(plan).model_dump(),
@@ -220,7 +220,8 @@ def evaluate_ensemble(plan: Plan, members: Sequence[Member], weights: Sequence[f
     """The ensemble's metrics on the test rows."""
     assert plan.test is not None
     scores = combine_scores([member.test_scores() for member in members], weights)  # (rows, labels)
-    return detailed_metrics(plan.test.labels, softmax(scores, axis=-1), plan.task.labels)
+    task = plan.task
+    return detailed_metrics(plan.test.labels, softmax(scores, axis=-1), task.labels, task.label_groups)
 
 
 def evaluate_members(plan: Plan, members: Sequence[Member]) -> MembersMetrics:
@@ -230,7 +231,9 @@ def evaluate_members(plan: Plan, members: Sequence[Member]) -> MembersMetrics:
     for member in members:
         evaluation = detailed_metrics(plan.test.labels, softmax(member.test_scores(), axis=-1), plan.task.labels)
         pair = plan.task.pairs[member.pair].name
-        each.append(MemberMetrics(pair=pair, seed=member.seed, job=member.job, **evaluation.model_dump()))
+        detail = {"confusion", "labels"} if evaluation.confusion is not None else set()
+        metrics = evaluation.model_dump(include={"accuracy", "macro_f1", "calibration_error"} | detail)
+        each.append(MemberMetrics(pair=pair, seed=member.seed, job=member.job, **metrics))
     pairs = {}
     for pair in dict.fromkeys(member.pair for member in each):
         seeds = [member for member in each if member.pair == pair]

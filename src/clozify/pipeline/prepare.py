@@ -13,8 +13,9 @@ import torch
 from clozify.config.auto import Conditions, explain, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, TaskSource, load_task
+from clozify.data.few_shot import few_shot
 from clozify.data.in_memory import RowSource, load_rows
-from clozify.data.rows import Rows, few_shot
+from clozify.data.rows import Rows
 from clozify.errors import DataError, quoted
 from clozify.models.cpu_precision import choose_precision
 from clozify.models.loading import count_encoder_parameters

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.data.rows import Rows
+from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.distill import soft_labels
 from clozify.methods.ensemble import Ensemble
 from clozify.pipeline.run import Run
@@ -25,7 +25,7 @@ from clozify.utils.atomic import atomic_write
 from clozify.utils.checked_files import open_npy
 from clozify.utils.npy import create_npy
 
-ROW_GROUP = 131_072  # rows of a row group of labels.parquet
+ROW_GROUP = 131_072  # rows of a row group of labels.parquet; fewer with very many labels
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def write_soft_labels(run: Run, members: Sequence[Member], weights: Sequence[flo
         folder.writing("soft", key) as tmp_folder,
     ):
         stored = create_npy(tmp_folder / "soft.npy", np.float32, (len(plan.unlabeled), len(plan.task.labels)))
-        for start, scores in ensemble.chunks(ROW_GROUP):
+        for start, scores in ensemble.chunks(chunk_rows(len(plan.task.labels), ROW_GROUP)):
             soft = soft_labels(scores, temperature)  # (rows, labels)
             stored[start : start + len(soft)] = soft
             digest.update(soft.tobytes())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,14 @@ from clozify.runs.context import RunContext, no_log
 from clozify.runs.keys import hash_key
 from clozify.runs.metrics import Metrics, UntrainedMetrics
 from clozify.runs.plan import Plan
-from clozify.runs.results import ENSEMBLE_METHODS, check_replaceable, results_prefix, stale_exports
+from clozify.runs.results import (
+    ENSEMBLE_METHODS,
+    check_replaceable,
+    key_labels,
+    label_changes,
+    results_prefix,
+    stale_exports,
+)
 from clozify.runs.stored_folder import open_run
 from clozify.runs.tracking import check_trackers
 from clozify.runs.worker import Worker
@@ -47,7 +55,7 @@ def train(
     executor: str = "local",
     address: str | None = None,
     trackers: Sequence[str] = (),
-    replace: bool = False,
+    replace_results: bool = False,
     log: Callable[[str], None] = no_log,
 ) -> tuple[Metrics, str]:
     """Train a classifier; returns what was measured, and the folder or address of the method's results.
@@ -60,8 +68,9 @@ def train(
     plan = prepare(inputs, device)
     with open_run(output) as folder, log_file(folder, log) as log_both, threads_within_quota(log_both):
         prefix, description = results_prefix(folder.path, plan.method), describe_run(plan)
-        if not replace:
+        if not replace_results:
             check_replaceable(folder.path / prefix, folder.address, description)
+        plan, description = _keep_names(plan, description, folder.path / prefix, log_both)
         worker = Worker(plan, folder, RunContext(device, log_both, trackers, folder.path))
         if models_per_device is None:
             with single_worker_executor(executor, address, devices) as trial:
@@ -71,6 +80,18 @@ def train(
         with opened_executor as started_executor:
             metrics = _train(Run(worker, started_executor, prefix), description)
         return metrics, f"{folder.address}/{prefix}".rstrip("/")
+
+
+def _keep_names(
+    plan: Plan, description: dict[str, Any], results: Path, log: Callable[[str], None]
+) -> tuple[Plan, dict[str, Any]]:
+    """The plan and the content of run.json, so that models of labels that were only renamed are found again."""
+    if (changes := label_changes(results, description)) is not None:
+        log(f"labels since the last run in this folder ({changes}): {changes.consequence(plan.method)}")
+    names = key_labels(results, description)
+    if names is None:
+        return plan, description
+    return replace(plan, key_labels=tuple(names)), {**description, "key_labels": names}
 
 
 def _train(run: Run, description: dict[str, Any]) -> Metrics:

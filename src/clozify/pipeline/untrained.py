@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.data.rows import CHUNK_ROWS, Rows
+from clozify.data.rows import Rows, chunk_rows
 from clozify.methods import ensemble
 from clozify.methods.calibration import calibrate, mean_probabilities
 from clozify.metrics import BasicMetrics, basic_metrics
@@ -38,7 +38,10 @@ class UntrainedRecord(Record):
 def evaluate_untrained(run: Run) -> tuple[UntrainedRecord, str]:
     """Every pair's accuracy before training, on T and on the test rows, and the key of the job."""
     plan, folder = run.plan, run.folder
-    pairs = [[pair.pattern.text, pair.verbalizer.model_dump()] for pair in plan.task.pairs]
+    pairs = [
+        [pair.pattern.text, pair.verbalizer.model_dump() | {"words": plan.key_words(pair.verbalizer)}]
+        for pair in plan.task.pairs
+    ]
     truth = None if plan.test is None else hash_key(labels=plan.test.labels.tolist())
     key = job_key("untrained", pairs=pairs, truth=truth, **prompt_inputs(plan, run.context.device))
     path = folder.job_path("untrained", key) / RECORD
@@ -96,7 +99,7 @@ def untrained_members(run: Run, pairs: Sequence[int]) -> list[Member]:
     scored, jobs = dict[int, Path](), []
     for index in pairs:
         pair = plan.task.pairs[index]
-        key = job_key("untrained on D", pattern=pair.pattern.text, words=pair.verbalizer.words, **inputs)
+        key = job_key("untrained on D", pattern=pair.pattern.text, words=plan.key_words(pair.verbalizer), **inputs)
         scored[index] = folder.job_path("untrained", key)
         name = f"untrained {index + 1}/{len(plan.task.pairs)}  {pair.name}"
         if folder.has_job("untrained", key, run.context.log):
@@ -136,8 +139,9 @@ def calibrate_files(folder: Path) -> None:
     """Calibrate the scores in a folder, those of the test rows as well, by the unlabelled rows' mean probabilities."""
     unlabeled = np.load(folder / UNLABELED_SCORES, mmap_mode="r+")
     prior = mean_probabilities(unlabeled)
-    for start in range(0, len(unlabeled), CHUNK_ROWS):
-        rows = slice(start, start + CHUNK_ROWS)
+    size = chunk_rows(unlabeled.shape[1])
+    for start in range(0, len(unlabeled), size):
+        rows = slice(start, start + size)
         unlabeled[rows] = calibrate(unlabeled[rows], prior)
     unlabeled.flush()
     if (folder / TEST_SCORES).exists():

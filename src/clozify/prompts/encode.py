@@ -235,9 +235,12 @@ class EncodedRows:
         self, template: Template, tokenized_fields: Mapping[FieldInContext, RaggedTokens], max_length: int
     ) -> None:
         if template.fixed_tokens >= max_length:
+            masks, word = "", ""
+            if template.masks > 1:
+                masks, word = f", {template.masks} of them masks for the longest word", " or that word,"
             raise TaskError(
-                f"The pattern '{template.pattern}' takes {template.fixed_tokens} tokens by itself, which leaves none "
-                f"for text within {max_length}; shorten the pattern or raise max_seq_length."
+                f"The pattern '{template.pattern}' takes {template.fixed_tokens} tokens by itself{masks}, which leaves "
+                f"none for text within {max_length}; shorten the pattern{word} or raise max_seq_length."
             )
         self.template = template
         self.max_length = max_length

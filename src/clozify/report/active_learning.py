@@ -8,17 +8,18 @@ committee). A row's informativeness is the sum of both; with a single member it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from clozify.data.rows import CHUNK_ROWS, Rows
+from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.ensemble import combine_scores
 
 CANDIDATES_PER_LABEL = 50  # at least; never fewer than the rows to select
+LIKELIEST_ROWS = 5  # for each label, in case no row is predicted as it
 COMPARED_CHARACTERS = 1_000  # of each text
 
 
@@ -29,6 +30,7 @@ class Informativeness:
     predicted: NDArray[np.int64]  # by the ensemble
     uncertainty: NDArray[np.float64]
     disagreement: NDArray[np.float64]
+    likeliest: NDArray[np.int64] | None = None  # (labels, some): the rows with the highest probability of each label
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -40,16 +42,25 @@ def measure_informativeness(scores: Sequence[NDArray[np.float32]], weights: Sequ
     """Informativeness of every row, from each member's raw scores, (rows, labels)."""
     rows, labels = scores[0].shape
     result = Informativeness(np.empty(rows, dtype=np.int64), np.empty(rows), np.empty(rows))
-    for start in range(0, rows, CHUNK_ROWS):
-        chunk = slice(start, start + CHUNK_ROWS)
+    likeliest: NDArray[np.int64] = np.empty((0, labels), dtype=np.int64)  # (rows, labels)
+    highest: NDArray[np.float64] = np.empty((0, labels))
+    size = chunk_rows(labels * len(scores))
+    for start in range(0, rows, size):
+        chunk = slice(start, start + size)
         raw = [np.asarray(member_scores[chunk], dtype=np.float32) for member_scores in scores]
         probabilities = [softmax(member_scores.astype(np.float64), axis=-1) for member_scores in raw]
-        entropy_of_mean = _entropy(combine_scores(probabilities, weights))
+        mean = combine_scores(probabilities, weights)  # (rows, labels)
+        indices = np.repeat(np.arange(start, start + len(mean))[:, None], labels, axis=1)
+        highest, likeliest = np.concatenate([highest, mean]), np.concatenate([likeliest, indices])
+        best = np.argsort(-highest, axis=0, kind="stable")[:LIKELIEST_ROWS]
+        highest = np.take_along_axis(highest, best, axis=0)
+        likeliest = np.take_along_axis(likeliest, best, axis=0)
+        entropy_of_mean = _entropy(mean)
         mean_entropy = combine_scores([_entropy(p)[:, None] for p in probabilities], weights)[:, 0]
         result.predicted[chunk] = combine_scores(raw, weights).argmax(axis=-1)
         result.uncertainty[chunk] = entropy_of_mean / np.log(labels)
         result.disagreement[chunk] = np.maximum(entropy_of_mean - mean_entropy, 0) / np.log(labels)
-    return result
+    return replace(result, likeliest=likeliest.T)
 
 
 def _entropy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -83,17 +94,20 @@ def select_rows(
     Each step takes, among the rows predicted as the label with the fewest rows so far (`label_counts` of the labelled
     rows, plus those selected), the one with the largest informativeness times distance to the nearest selected row.
     The distance is 1 - the cosine of TF-IDF vectors of character n-grams; without the texts (`unlabeled`) it is 1.
+    Where no row is predicted as a label without labelled rows, those with the highest probability of it stand for it.
     """
     gains, counts = informativeness.total, label_counts.astype(np.int64).copy()
     limit = max(count, CANDIDATES_PER_LABEL)
     candidates_per_label = []
     for label in range(len(label_counts)):
-        predicted_rows = eligible[informativeness.predicted[eligible] == label]
-        candidates_per_label.append(predicted_rows[np.argsort(-gains[predicted_rows], kind="stable")[:limit]])
+        of_label = eligible[informativeness.predicted[eligible] == label]
+        if not len(of_label) and not label_counts[label] and informativeness.likeliest is not None:
+            of_label = np.intersect1d(informativeness.likeliest[label], eligible)
+        candidates_per_label.append(of_label[np.argsort(-gains[of_label], kind="stable")[:limit]])
     candidates = np.concatenate(candidates_per_label)
     if len(candidates) == 0:
         return candidates
-    labels = informativeness.predicted[candidates]
+    labels = np.repeat(np.arange(len(label_counts)), [len(of_label) for of_label in candidates_per_label])
     vectors = None if unlabeled is None else _tfidf_vectors(unlabeled, candidates)
     selected: list[int] = []
     gain = gains[candidates] + 1e-9  # so that distance still orders rows without any informativeness
@@ -103,7 +117,7 @@ def select_rows(
         fewest = counts[labels[remaining]].min()
         index = int(np.where(remaining & (counts[labels] == fewest), gain * distance, -1.0).argmax())
         selected.append(int(candidates[index]))
-        remaining[index] = False
+        remaining[candidates == candidates[index]] = False  # a row may stand for two labels
         counts[labels[index]] += 1
         if vectors is not None:
             similarity = (vectors @ vectors[index].T).toarray().ravel()

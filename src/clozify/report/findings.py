@@ -67,6 +67,7 @@ class TaskSummary:
     labels: list[str]
     verbalizers: list[VerbalizerSummary]
     patterns: list[str]
+    groups: int = 0  # how many groups of labels the task has
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,7 @@ def _task_summary(run: RunRecord) -> TaskSummary:
         labels=list(task.labels),
         verbalizers=[VerbalizerSummary(verbalizer.name, dict(verbalizer.words)) for verbalizer in task.verbalizers],
         patterns=list(task.patterns),
+        groups=0 if task.label_groups is None else len(task.label_groups.names),
     )
 
 

@@ -1,14 +1,18 @@
-"""Renders the report as one HTML file with inline style and SVG, which needs no network and no script.
+"""Renders the report as one HTML file with inline style and SVG, which needs no network.
 
-The templates escape everything that comes from data.
+With many labels a script sorts its tables, which the page's policy allows by its hash; without scripts they are plain
+tables. The templates escape everything that comes from data.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from clozify.config.pattern import Mask, Pattern, Slot
 from clozify.report import svg
@@ -37,8 +41,23 @@ def _environment() -> Environment:
 
 def report_page(findings: Findings) -> str:
     """The page of one run."""
-    labels = _most_and_least_frequent(findings.soft_labels)
-    return _environment().get_template("report.html").render(vars(findings), frequent_labels=labels)
+    confusion, script = findings.confusion, _sort_script()
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            vars(findings),
+            frequent_labels=_most_and_least_frequent(findings.soft_labels),
+            sorts=confusion is not None and (confusion.matrix is None or confusion.groups is not None),
+            sort_script=Markup(script),
+            sort_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        )
+    )
+
+
+@cache
+def _sort_script() -> str:
+    return (TEMPLATES / "sort.js").read_text(encoding="utf-8")
 
 
 def comparison_page(comparison: Comparison) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from clozify.config.recipe import Recipe
+from clozify.data.few_shot import reselect
 from clozify.data.in_memory import IN_MEMORY
-from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
+from clozify.data.rows import NO_LABEL, Rows, read_rows
 from clozify.errors import DataError
 from clozify.report.run import RunInputs
 from clozify.runs.keys import hash_key
@@ -50,7 +51,4 @@ def _candidates(rows: Rows, count: int, ids: Sequence[Any] | None, recipe: Recip
     elif rows.has_labels:
         rows = rows.select(np.flatnonzero(rows.labels != NO_LABEL))
         yield rows
-        try:
-            yield few_shot(rows, count, recipe.seed if recipe.selection == "random" else None)
-        except DataError:
-            return
+        yield reselect(rows, count, recipe.seed if recipe.selection == "random" else None)

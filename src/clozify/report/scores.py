@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from clozify.utils.atomic import atomic_write_text
 from clozify.utils.checked_files import naming_damaged, read_json
 
 MATRIX_LABELS = 20  # the most labels or pairs shown as a matrix; with more, only the most notable are listed
+TABLE_LABELS = 1000  # the most labels in a table that sorts
 DISTILLATION_GAP = 0.03  # a classifier this much below its ensemble is pointed out
 TFIDF_NAME = "TF-IDF, logistic regression"
 RESULTS = "results"  # folder with the score of every method that was trained in the run's folder
@@ -197,8 +199,8 @@ def pattern_scores(run: RunRecord) -> list[PatternScore]:
             score = replace(score, before_on_labelled=on_labeled[index])
         if unsupervised:
             score = replace(score, before=unsupervised.pairs[index].accuracy)
-        if trained:
-            each = [member.accuracy for member in trained.each if member.pair == pair.name]
+        each = [member.accuracy for member in trained.each if member.pair == pair.name] if trained else []
+        if each:  # `max_pairs` may have left the pair out
             score = replace(score, after=float(np.mean(each)), low=min(each), high=max(each))
         scores.append(score)
     return scores
@@ -206,7 +208,7 @@ def pattern_scores(run: RunRecord) -> list[PatternScore]:
 
 @dataclass(frozen=True)
 class LabelScore:
-    """One label's precision, recall and F1 on the test rows."""
+    """One label's, or one group's, precision, recall and F1 on the test rows."""
 
     label: str
     precision: float
@@ -214,6 +216,7 @@ class LabelScore:
     f1: float
     rows: int
     recall_interval: tuple[float, float] | None = None  # 95% confidence interval
+    group: str | None = None  # of the label, where the task has groups
 
 
 @dataclass(frozen=True)
@@ -224,43 +227,94 @@ class ConfusedLabels:
     predicted: str
     rows: int
     total: int  # test rows with the true label
+    groups: tuple[str, str] | None = None  # of the true and the predicted label, where the task has groups
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """The result's predictions as groups of labels."""
+
+    accuracy: float
+    interval: tuple[float, float]
+    macro_f1: float
+    errors: int  # rows whose label is wrong
+    errors_across: int  # of these, the rows whose group is wrong, too
+    scores: list[LabelScore]  # of many groups those with the lowest F1 first
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """The result's confusion matrix and the scores of its labels; of many labels only the worst."""
+    """What the result confuses, and the scores of its labels; of many labels the most confused and the worst first."""
 
     labels: list[str]
     matrix: list[list[int]] | None  # [true label][predicted label]; None with many labels
     fractions: list[list[float]] | None  # of the true label's rows
     worst: list[ConfusedLabels]
     label_scores: list[LabelScore]
-    truncated: bool
+    truncated: bool  # whether there are more labels than `label_scores` has
+    groups: GroupScores | None = None
 
 
 def confusion(run: RunRecord) -> Confusion | None:
     """What the result confuses; None without test rows."""
-    result = run.result
-    if result is None or result.confusion is None or result.labels is None:
+    result, labels, groups = run.result, list(run.task.labels), run.task.label_groups
+    if result is None or result.labels is None:
         return None
-    matrix, labels = np.array(result.confusion), list(run.task.labels)
-    totals = matrix.sum(axis=1)
-    wrong = matrix - np.diag(np.diag(matrix))
-    cells = [divmod(int(i), len(labels)) for i in np.argsort(-wrong, axis=None, kind="stable")[:MATRIX_LABELS]]
+    group_of = dict(zip(labels, groups.by_label, strict=True)) if groups is not None else {}
     worst = [
-        ConfusedLabels(labels[true], labels[predicted], int(wrong[true, predicted]), int(totals[true]))
-        for true, predicted in cells
-        if wrong[true, predicted] > 0
+        ConfusedLabels(
+            true,
+            predicted,
+            rows,
+            result.labels[true].rows,
+            (group_of[true], group_of[predicted]) if group_of else None,
+        )
+        for true, predicted, rows in confused_labels(run)[:MATRIX_LABELS]
     ]
-    label_scores = [_label_score(label, result.labels[label]) for label in labels]
-    truncated = len(labels) > MATRIX_LABELS
-    if truncated:
-        label_scores = sorted(label_scores, key=lambda score: score.f1)[:MATRIX_LABELS]
-        return Confusion(labels, None, None, worst, label_scores, truncated)
-    fractions = (matrix / np.maximum(totals, 1)[:, None]).tolist()
-    return Confusion(labels, matrix.tolist(), fractions, worst, label_scores, truncated)
+    label_scores = _sorted_scores({label: result.labels[label] for label in labels}, group_of)
+    truncated = len(label_scores) < len(labels)
+    grouped = _group_scores(run)
+    if len(labels) > MATRIX_LABELS or result.confusion is None:
+        return Confusion(labels, None, None, worst, label_scores, truncated, grouped)
+    matrix = np.array(result.confusion)
+    fractions = (matrix / np.maximum(matrix.sum(axis=1), 1)[:, None]).tolist()
+    return Confusion(labels, matrix.tolist(), fractions, worst, label_scores, truncated, grouped)
 
 
-def _label_score(label: str, metrics: LabelMetrics) -> LabelScore:
-    interval = wilson_interval(metrics.recall, metrics.rows) if metrics.rows else None
-    return LabelScore(label, metrics.precision, metrics.recall, metrics.f1, metrics.rows, interval)
+def confused_labels(run: RunRecord) -> list[tuple[str, str, int]]:
+    """The true and the predicted label of the result's errors on the test rows, with their number; most rows first."""
+    result, labels = run.result, run.task.labels
+    if result is None or result.confusion is None:
+        return [] if result is None else result.confused or []
+    matrix = np.array(result.confusion)
+    np.fill_diagonal(matrix, 0)
+    true, predicted = np.nonzero(matrix)
+    rows = matrix[true, predicted]
+    order = np.argsort(-rows, kind="stable")
+    return [(labels[true[index]], labels[predicted[index]], int(rows[index])) for index in order]
+
+
+def _sorted_scores(metrics: Mapping[str, LabelMetrics], group_of: Mapping[str, str]) -> list[LabelScore]:
+    """The scores in their order; of many, at most `TABLE_LABELS`, the lowest F1 first, those without rows last."""
+    scores = []
+    for label, values in metrics.items():
+        interval = wilson_interval(values.recall, values.rows) if values.rows else None
+        numbers = (values.precision, values.recall, values.f1, values.rows)
+        scores.append(LabelScore(label, *numbers, interval, group_of.get(label)))
+    if len(scores) > MATRIX_LABELS:
+        scores = sorted(scores, key=lambda score: (not score.rows, score.f1))[:TABLE_LABELS]
+    return scores
+
+
+def _group_scores(run: RunRecord) -> GroupScores | None:
+    groups = None if run.result is None else run.result.groups
+    if groups is None:
+        return None
+    return GroupScores(
+        accuracy=groups.accuracy,
+        interval=wilson_interval(groups.accuracy, run.metrics.rows["test"]),
+        macro_f1=groups.macro_f1,
+        errors=groups.errors,
+        errors_across=groups.errors_across,
+        scores=_sorted_scores(groups.groups, {}),
+    )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clozify.metrics import BasicMetrics, wilson_interval
+from clozify.metrics import BasicMetrics, GroupMetrics, wilson_interval
 from clozify.report.compare import Comparison
 from clozify.report.format import percent
 from clozify.report.scores import TFIDF_NAME, majority_name
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # it loads PyTorch
     from clozify.report.findings import Findings
 
 SHOWN_ERRORS = 3
+SHOWN_PAIRS = 5  # of labels that are confused, where there are many labels
 ERROR_CHARACTERS = 100  # of a row's text
 
 _Scores = BasicMetrics | UnsupervisedMetrics | MembersMetrics | Generation | ClassifierMetrics
@@ -65,6 +66,7 @@ def show_run(console: Console, metrics: Metrics, with_warnings: bool = True) -> 
             table.add(TFIDF_NAME, metrics.trivial.tfidf)
             table.add(majority_name(metrics.trivial.majority_label), metrics.trivial.majority)
         console.print(table.table)
+        show_groups(console, None if metrics.result is None else metrics.result.groups)
     else:
         console.print(Text("There are no scores: the run had no test rows (--test)."))
     for baseline in (metrics.uda, metrics.mixtext):
@@ -76,6 +78,17 @@ def show_run(console: Console, metrics: Metrics, with_warnings: bool = True) -> 
             console.print(Text(f"On the development rows, the best score of each training: {best}."))
     if with_warnings:
         show_warnings(console, metrics.warnings)
+
+
+def show_groups(console: Console, groups: GroupMetrics | None) -> None:
+    """Print the accuracy of the groups, and how many errors leave the group; nothing where the task has none."""
+    if groups is not None:
+        console.print(
+            Text(
+                f"Groups: accuracy {percent(groups.accuracy)}, macro-F1 {percent(groups.macro_f1)}; "
+                f"{groups.errors_across:,} of {groups.errors:,} errors leave the group of the true label."
+            )
+        )
 
 
 class _RunTable:
@@ -126,6 +139,11 @@ def show_findings(console: Console, findings: Findings) -> None:
         for row in wrong.rows[:SHOWN_ERRORS]:
             text = " ".join(" ".join(row.texts).split())[:ERROR_CHARACTERS]
             console.print(Text(f"  {row.true}, predicted {row.predicted} with {percent(row.probability, 0)}%: {text}"))
+    confusion = findings.confusion
+    if confusion is not None and confusion.matrix is None and confusion.worst:
+        console.print(Text("Most often confused:"))
+        for pair in confusion.worst[:SHOWN_PAIRS]:
+            console.print(Text(f"  {pair.true}, predicted as {pair.predicted}: {pair.rows} of {pair.total} rows"))
     if findings.steps:
         console.print(Text("What to do next:"))
         for step in findings.steps:

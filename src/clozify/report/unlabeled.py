@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozify.data.ids import plain_ids
-from clozify.data.rows import Rows
+from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.ensemble import combine_scores
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
 from clozify.report.format import shorten
@@ -59,7 +60,7 @@ def agreement(run: RunRecord) -> Agreement | None:
     if len(names) < 2:
         return None
     total_rows = len(run.unlabeled_scores[0])
-    step = max(1, -(-total_rows // MAX_ROWS))
+    step = max(1, -(-total_rows // chunk_rows(len(run.task.labels), MAX_ROWS)))
     predictions, between_seeds = [], []
     for name in names:
         seed_scores = [seed[::step] for seed in scores[name]]
@@ -120,9 +121,10 @@ def soft_labels(run: RunRecord, label_counts: NDArray[np.int64] | None) -> SoftL
         return None
     labels = run.task.labels
     counts, bins, total, rows = Counter[str](), np.zeros(BINS, dtype=np.int64), 0.0, 0
-    for batch in read_parquet(path, ["label", *[f"probability_{label}" for label in labels]]):
+    size = chunk_rows(len(labels), 65_536)
+    for batch in read_parquet(path, ["label", *[f"probability_{label}" for label in labels]], size):
         counts.update(batch.column("label").to_pylist())
-        confidence = np.max([batch.column(f"probability_{label}").to_numpy() for label in labels], axis=0)
+        confidence = reduce(np.maximum, (batch.column(f"probability_{label}").to_numpy() for label in labels))
         bins += np.bincount(np.minimum((confidence * BINS).astype(int), BINS - 1), minlength=BINS)
         total, rows = total + float(confidence.sum()), rows + len(confidence)
     labelled: list[float] | list[None] = [None] * len(labels)
@@ -182,7 +184,7 @@ def label_next(
         return NextRows([])
     scores, weights = run.unlabeled_scores, [member.weight for member in run.scoring_members]
     info = measure_informativeness(scores, weights)
-    counts = np.zeros(len(run.task.labels), dtype=np.int64) if label_counts is None else label_counts
+    counts = np.ones(len(run.task.labels), dtype=np.int64) if label_counts is None else label_counts
     eligible = np.arange(len(info.predicted)) if unlabeled is None else eligible_rows(unlabeled, excluded)
     selected = select_rows(info, NEXT_ROWS, eligible, counts, unlabeled)
     texts: list[list[str]] = [[] for _ in selected]

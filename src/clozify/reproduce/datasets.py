@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
+from clozify.data.few_shot import few_shot
 from clozify.data.in_memory import make_rows
 from clozify.data.readers import SAMPLE, open_data
-from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
+from clozify.data.rows import NO_LABEL, Rows, read_rows
 from clozify.errors import DataError, quoted
 from clozify.reproduce.data_locations import (
     FOLDERS,

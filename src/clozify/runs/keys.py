@@ -77,6 +77,6 @@ def prompt_inputs(plan: Plan, device: str) -> dict[str, Any]:
         "max_seq_length": plan.recipe.max_seq_length,
         "wording": plan.recipe.wording.model_dump(),
         "line_breaks": plan.task.line_breaks,
-        "labels": plan.task.labels,
+        "labels": plan.key_names,
         **GpuOptions.from_recipe(plan.recipe).numerics(device),
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from clozify.metrics import BasicMetrics, Evaluation, LabelMetrics
+from clozify.metrics import BasicMetrics, Evaluation, GroupMetrics, LabelMetrics
 from clozify.utils.checked_files import read_record
 
 
@@ -43,7 +43,7 @@ class UnsupervisedMetrics(Record):
 
 
 class MemberMetrics(Record):
-    """One ensemble member on the test rows; a generation's members have no detail."""
+    """One ensemble member on the test rows; a generation's members have no detail, nor those of very many labels."""
 
     pair: str
     seed: int | None
@@ -110,8 +110,10 @@ class ClassifierMetrics(Record):
     calibration_error: float | None = None
     calibration_error_std: float | None = None
     calibration_error_each: list[float] | None = None
-    labels: dict[str, LabelMetrics] | None = None  # of the kept repetition
+    labels: dict[str, LabelMetrics] | None = None  # of the kept repetition, as all that follow
     confusion: list[list[int]] | None = None
+    confused: list[tuple[str, str, int]] | None = None
+    groups: GroupMetrics | None = None
     # of UDA and MixText alone
     steps: int | None = None
     chosen: str | None = None  # how `steps` was chosen

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from clozify.config.recipe import Recipe
-from clozify.config.task import Task
+from clozify.config.task import Task, Verbalizer
 from clozify.data.rows import NO_LABEL, Rows
 from clozify.errors import DataError
 from clozify.gpu.options import GpuOptions
@@ -34,6 +34,7 @@ class Plan:
     paraphrases: Rows | None = None  # of the unlabelled rows, for UDA and MixText
     warnings: tuple[str, ...] = ()
     choice: str = ""  # what the recipe auto chose
+    key_labels: tuple[str, ...] = ()  # the labels' names in the keys of jobs, where an earlier run had other names
 
     def seeds(self, trainings: int = 1) -> list[list[int]]:
         """For each training its seeds, one per repetition."""
@@ -42,6 +43,15 @@ class Plan:
             drawn = np.random.SeedSequence(self.recipe.seed).generate_state(trainings * repetitions)
             return drawn.reshape(trainings, repetitions).tolist()
         return [[self.recipe.seed + repetition for repetition in range(repetitions)]] * trainings
+
+    @property
+    def key_names(self) -> list[str]:
+        """The labels' names in the keys of jobs; a name changes no number."""
+        return list(self.key_labels or self.task.labels)
+
+    def key_words(self, verbalizer: Verbalizer) -> dict[str, tuple[str, ...]]:
+        """The words of a pair's verbalizer in the keys of jobs."""
+        return dict(zip(self.key_names, verbalizer.words.values(), strict=True))
 
     @property
     def member_pairs(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from clozify.errors import RunError, quoted
 from clozify.runs.keys import hash_file, hash_key
+from clozify.runs.label_changes import LabelChanges
 from clozify.utils.checked_files import read_json
 
 METHODS_FOLDER = "methods"
@@ -26,7 +27,7 @@ METHOD_NAMES = {
 }
 ENSEMBLE_METHODS = ("pet", "ipet", "frozen")  # their result is an ensemble, or a classifier distilled from one
 EXPORT_FOLDERS = ("onnx", "onnx-int8")
-NOT_COMPARED = ("clozify", "torch", "model", "student")  # versions, and names of models, whose hashes are compared
+NOT_COMPARED = ("clozify", "torch", "model", "student", "key_labels")  # versions; names, where hashes are compared
 
 
 def first_method(folder: Path) -> str | None:
@@ -81,12 +82,33 @@ def check_replaceable(results: Path, address: str, inputs: dict[str, Any]) -> No
         )
     if not previous or (metrics and metrics.get("run") != hash_key(**previous)):
         return  # the same inputs, or results of earlier ones that --replace has given up
+    if (labels := LabelChanges.between(previous, inputs)) is not None:
+        raise RunError(
+            f"The run '{address}' holds finished results of {METHOD_NAMES[inputs['method']]} for other labels "
+            f"({labels}); name another folder with --output, or add --replace: {labels.consequence(inputs['method'])}."
+        )
     if changes := changed_inputs(previous, inputs):
         raise RunError(
             f"The run '{address}' holds finished results of {METHOD_NAMES[inputs['method']]} for other inputs "
             f"({quoted(changes, 4)} differ); name another folder with --output, or add --replace: models that fit the "
             "new inputs are reused."
         )
+
+
+def label_changes(results: Path, inputs: dict[str, Any]) -> LabelChanges | None:
+    """What became of the labels since a method's results were computed; None where they are the same."""
+    return LabelChanges.between(_read_or_empty(results / "run.json"), inputs)
+
+
+def key_labels(results: Path, inputs: dict[str, Any]) -> list[str] | None:
+    """The names that the labels have in the keys of a folder's jobs, where only names have changed since."""
+    previous, changes = _read_or_empty(results / "run.json"), label_changes(results, inputs)
+    if "task" not in previous or (changes is not None and not changes.renamed):
+        return None
+    before, now = (list(run["task"]["verbalizers"][0]["words"]) for run in (previous, inputs))
+    if changes is not None:
+        return list(previous.get("key_labels") or before)
+    return previous.get("key_labels") if before == now else None
 
 
 def changed_inputs(previous: dict[str, Any], inputs: dict[str, Any]) -> list[str]:

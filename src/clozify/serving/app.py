@@ -138,16 +138,18 @@ class PredictionService:
             job.dropped = not job.future.done() or job.future.cancelled()
 
     def _predictions(self, probabilities: NDArray[np.float64]) -> dict[str, Any]:
-        labels = self.task.labels
-        return {
-            "predictions": [
-                {
-                    "label": labels[int(row.argmax())],
-                    "probabilities": dict(zip(labels, np.round(row, 6).tolist(), strict=True)),
-                }
-                for row in probabilities
-            ]
-        }
+        labels, groups = self.task.labels, self.task.label_groups
+        predicted = probabilities.argmax(axis=-1).tolist()
+        predictions: list[dict[str, Any]] = [
+            {"label": labels[index], "probabilities": dict(zip(labels, row, strict=True))}
+            for index, row in zip(predicted, np.round(probabilities, 6).tolist(), strict=True)
+        ]
+        if groups is not None:
+            sums = np.round(groups.sum_columns(probabilities), 6).tolist()
+            for prediction, index, row in zip(predictions, predicted, sums, strict=True):
+                prediction["group"] = groups.by_label[index]
+                prediction["group_probabilities"] = dict(zip(groups.names, row, strict=True))
+        return {"predictions": predictions}
 
     def health(self) -> Response:
         """Handle `GET /health`: 200 while the model answers, else 503; with the task's name, fields and labels."""
@@ -180,7 +182,7 @@ def create_app(service: PredictionService) -> ASGIApp:
     )
     _add_routes(app, service)
     _add_error_handlers(app)
-    schema = openapi_schema(app, service.parser, service.task.labels, service.protected, service.local)
+    schema = openapi_schema(app, service.parser, service.task, service.protected, service.local)
     app.openapi = lambda: schema  # type: ignore[method-assign]
     return RequestMetricsMiddleware(LoopbackHostMiddleware(app) if service.local else app, service)
 

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from clozify.config.task import Task
 from clozify.serving.requests import RequestParser
 
 STATUSES = {
@@ -31,9 +32,7 @@ ERROR_SCHEMA = {
 HEALTH_SCHEMA = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
 
 
-def openapi_schema(
-    app: FastAPI, parser: RequestParser, labels: list[str], protected: bool, local: bool
-) -> dict[str, Any]:
+def openapi_schema(app: FastAPI, parser: RequestParser, task: Task, protected: bool, local: bool) -> dict[str, Any]:
     """The OpenAPI document of `app` for one task's requests and labels.
 
     `protected`: a bearer token is required; `local`: the Host must be this machine.
@@ -45,7 +44,7 @@ def openapi_schema(
         "summary": "Classify one text or several",
         "requestBody": {"required": True, **_content("application/json", parser.schema())},
         "responses": {
-            "200": _response("application/json", _predictions_schema(labels)),
+            "200": _response("application/json", _predictions_schema(task)),
             **_errors(*[status for status in STATUSES if status not in never]),
         },
     }
@@ -74,23 +73,31 @@ def openapi_schema(
     return document
 
 
-def _predictions_schema(labels: list[str]) -> dict[str, Any]:
-    probability = {"type": "number", "minimum": 0, "maximum": 1}
-    probabilities = {
-        "type": "object",
-        "properties": dict.fromkeys(labels, probability),
-        "required": labels,
-        "additionalProperties": False,
-    }
+def _predictions_schema(task: Task) -> dict[str, Any]:
+    levels = {"label": task.labels}
+    probabilities = {"probabilities": _probabilities_schema(task.labels)}
+    if task.label_groups is not None:
+        levels["group"] = task.label_groups.names
+        probabilities["group_probabilities"] = _probabilities_schema(task.label_groups.names)
     prediction = {
         "type": "object",
-        "properties": {"label": {"type": "string", "enum": labels}, "probabilities": probabilities},
-        "required": ["label", "probabilities"],
+        "properties": {name: {"type": "string", "enum": names} for name, names in levels.items()} | probabilities,
+        "required": [*levels, *probabilities],
     }
     return {
         "type": "object",
         "properties": {"predictions": {"type": "array", "items": prediction}},
         "required": ["predictions"],
+    }
+
+
+def _probabilities_schema(names: list[str]) -> dict[str, Any]:
+    probability = {"type": "number", "minimum": 0, "maximum": 1}
+    return {
+        "type": "object",
+        "properties": dict.fromkeys(names, probability),
+        "required": names,
+        "additionalProperties": False,
     }
 
 

@@ -1,4 +1,4 @@
-"""A model's zero-shot answers to a draft: which words are single tokens, each pattern's predictions, their agreement.
+"""A model's zero-shot answers to a draft: its words' tokens, each pattern's predictions, their agreement.
 
 Scores are cached by pattern, words and rows, so that after a keystroke only the edited pattern is scored again.
 """
@@ -21,7 +21,7 @@ from clozify.methods.score import score_rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task, near_words, top_words
 from clozify.prompts.encode import Template, compile_pattern
-from clozify.prompts.verbalizer import UnusableWord, verbalize
+from clozify.prompts.verbalizer import UnusableWord, verbalize, word_ids
 from clozify.studio.draft import Problems, TaskDraft
 
 MAX_LENGTH = 64  # tokens per row, as in the recipe `quick`
@@ -30,24 +30,25 @@ MAX_CACHED_SCORES = 256
 
 
 @dataclass(frozen=True)
-class SplitWordHint:
-    """A word that is several tokens of the model, and similar words that are one token."""
+class TypedWord:
+    """A word as the model reads it; `alternatives` are similar words for one that it cannot use."""
 
     word: str
-    pieces: list[str]
-    alternatives: list[str]
+    tokens: list[str]
+    is_usable: bool = True
+    alternatives: tuple[str, ...] = ()
 
 
 @dataclass
 class Preview:
     """Problems and predictions of a draft; the predictions are calibrated on the rows themselves, if they are enough.
 
-    There are probabilities once a pattern is valid and every label has a word that is one token.
+    There are probabilities once a pattern is valid and every label has a word that the model knows.
     """
 
     labels: list[str] = field(default_factory=list)
     problems: Problems = field(default_factory=dict)
-    split_words: dict[str, list[SplitWordHint]] = field(default_factory=dict)  # by label
+    words: dict[str, list[TypedWord]] = field(default_factory=dict)  # by label, in the first valid pattern
     top_words: dict[int, list[str]] = field(default_factory=dict)  # pattern index -> the model's likeliest words
     patterns: list[int] = field(default_factory=list)  # indices of the patterns that were scored
     calibrated: bool = False
@@ -91,7 +92,7 @@ class Previewer:
             return preview
         labels_valid = not any(key.startswith("label") for key in preview.problems)
         templates = {index: compile_pattern(Pattern(draft.patterns[index]), self.model.tokenizer) for index in valid}
-        words = self._single_token_words(draft, templates, preview)
+        words = self._usable_words(draft, templates, preview)
         for index, template in templates.items():
             preview.top_words[index] = self._likeliest_words(template, rows, (tuple(draft.fields), rows_key))
         if rows is None or not labels_valid or "labels" in preview.problems or not all(words.values()):
@@ -112,33 +113,43 @@ class Previewer:
             preview.ensemble = softmax(stacked.mean(axis=0), axis=-1)
         return preview
 
-    def _single_token_words(
+    def _usable_words(
         self, draft: TaskDraft, templates: dict[int, Template], preview: Preview
     ) -> dict[str, tuple[str, ...]]:
-        """The words of each label that are one token in every pattern; adds problems and hints for the others."""
-        split: dict[tuple[str, str], tuple[UnusableWord, Template]] = {}
+        """The words of each label that the model knows in every pattern; adds all words' tokens, and problems."""
+        unusable: dict[tuple[str, str], tuple[UnusableWord, Template]] = {}
         for template in templates.values():
             _, words, errors, _ = verbalize(self.model.tokenizer, template, Verbalizer(words=draft.words_by_label))
             for word in words:
-                split.setdefault((word.label, word.word), (word, template))
+                unusable.setdefault((word.label, word.word), (word, template))
             for error in errors:
                 message = f"{error[0].upper()}{error[1:]}."
                 if message not in preview.problems.setdefault("labels", []):
                     preview.problems["labels"].append(message)
         named = [index for index, (name, _) in enumerate(draft.words) if name.strip()]
-        for (label, text), (word, template) in split.items():
+        for (label, text), (word, template) in unusable.items():
             if (key := (text, template.pattern.text)) not in self._alternatives:
                 used_words = draft.words_by_label.values()
                 self._alternatives[key] = near_words(self.model, template, text, None, used_words)
-            hint = SplitWordHint(text, [], self._alternatives[key])
-            preview.split_words.setdefault(label, []).append(hint)
             message = f"{str(word)[0].upper()}{str(word)[1:]}; similar words that it knows: "
             index = named[draft.labels.index(label)]
-            preview.problems.setdefault(f"label {index}", []).append(f"{message}{quoted(hint.alternatives)}.")
+            preview.problems.setdefault(f"label {index}", []).append(f"{message}{quoted(self._alternatives[key])}.")
+        for template in list(templates.values())[:1]:
+            preview.words = {
+                label: [self._typed_word(template, word, unusable.get((label, word))) for word in words]
+                for label, words in draft.words_by_label.items()
+            }
         return {
-            label: tuple(word for word in words if (label, word) not in split)
+            label: tuple(word for word in words if (label, word) not in unusable)
             for label, words in draft.words_by_label.items()
         }
+
+    def _typed_word(self, template: Template, word: str, unusable: tuple[UnusableWord, Template] | None) -> TypedWord:
+        """A word with its tokens in a pattern; `unusable` tells in which pattern the model cannot use it."""
+        tokens = self.model.tokenizer.to_tokens(word_ids(self.model.tokenizer, template, word))
+        if unusable is None:
+            return TypedWord(word, tokens)
+        return TypedWord(word, tokens, False, tuple(self._alternatives[word, unusable[1].pattern.text]))
 
     def _likeliest_words(self, template: Template, rows: Rows | None, rows_key: object) -> list[str]:
         """The words that the model itself predicts at the mask."""

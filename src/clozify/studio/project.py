@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from clozify.config.label_names import name_to_words
 from clozify.config.task import load_task
 from clozify.data.in_memory import make_rows
 from clozify.data.readers import FORMATS
@@ -195,11 +196,11 @@ class Project:
     def name_labels(self) -> bool:
         """Take the labels' names from the label column if the draft has none yet; returns whether it did.
 
-        A name that is a word becomes the label's word.
+        A name is read as words, unless it is a number or has a comma, which separates words.
         """
         names = [] if self.draft.labels else self.data.label_names(self.draft.label)
         if names:
-            self.draft.words = [(name, name.lower() if name.isalpha() else "") for name in names]
+            self.draft.words = [(name, _typed_words(name)) for name in names]
         return bool(names)
 
     # the model's answers
@@ -335,6 +336,12 @@ class Project:
                 run.stop()
         finally:
             self._folder_lock.release()
+
+
+def _typed_words(name: str) -> str:
+    """A label's name as words that a user could have typed: none for a number or a name with a comma."""
+    words = name_to_words(name)
+    return "" if "," in words or not any(map(str.isalpha, words)) else words.lower() if words.isalpha() else words
 
 
 def split_name(name: str) -> tuple[str, str]:

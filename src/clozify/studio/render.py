@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.report.format import percent
-from clozify.studio.draft import split_words
-from clozify.studio.preview import Preview, SplitWordHint
+from clozify.studio.preview import Preview, TypedWord
 
 MAX_CHARACTERS, MAX_TABLE_CHARACTERS = 300, 110  # of a row's text
 
@@ -36,7 +35,7 @@ STYLE = """<style>
 .cz-centre { text-align: center !important }
 .cz-chip { display: inline-block; padding: .05rem .45rem; margin: .1rem .2rem .1rem 0; border-radius: .8rem;
   font-size: .85rem; background: rgba(128, 128, 128, .16); overflow-wrap: anywhere }
-.cz-split { background: rgba(220, 60, 50, .16) }
+.cz-unusable { background: rgba(220, 60, 50, .16) }
 .cz-bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: .25rem .6rem; align-items: center;
   font-size: .95rem; max-width: 40rem }
 .cz-bar { height: .7rem; border-radius: .35rem; background: rgba(70, 120, 220, .75); min-width: 2px }
@@ -70,15 +69,18 @@ def _box(css_class: str, messages: Iterable[str], attributes: str = "") -> str:
     return f'<div class="{css_class}"{attributes}>{paragraphs}</div>'
 
 
-def label_words(text: str, hints: Sequence[SplitWordHint]) -> str:
-    """A label's words; a split word is red and shown with its tokens."""
-    pieces = {hint.word: hint.pieces for hint in hints}
+def label_words(words: Sequence[TypedWord]) -> str:
+    """A label's words with the model's tokens; a word that it cannot use is red."""
     return "".join(
-        f'<span class="cz-chip cz-split">{escape(word)} = {escape(" + ".join(pieces[word]) or "no token")}</span>'
-        if word in pieces
-        else f'<span class="cz-chip">{escape(word)}</span>'
-        for word in split_words(text)
+        f'<span class="cz-chip{"" if word.is_usable else " cz-unusable"}">{escape(_with_tokens(word))}</span>'
+        for word in words
     )
+
+
+def _with_tokens(word: TypedWord) -> str:
+    """`card arrival = card + arrival`; a word that is one token is its token."""
+    tokens = " + ".join(word.tokens) or "no token"
+    return tokens if word.is_usable and tokens == word.word else f"{word.word} = {tokens}"
 
 
 def top_words(words: Sequence[str]) -> str:

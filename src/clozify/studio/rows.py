@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.config.task import Task, Verbalizer
+from clozify.data.few_shot import few_shot
 from clozify.data.readers import open_data
-from clozify.data.rows import NO_LABEL, UNLABELED, Rows, few_shot
+from clozify.data.rows import NO_LABEL, UNLABELED, Rows
 from clozify.errors import DataError
 from clozify.studio.draft import TaskDraft
 from clozify.studio.labels import RowKey, UserLabels, identity_task, match_labels
@@ -19,7 +20,7 @@ from clozify.studio.labels import RowKey, UserLabels, identity_task, match_label
 if TYPE_CHECKING:
     from datasets import Dataset
 
-MAX_LABELS = 50  # a column with more distinct values is not a label column
+MAX_LABELS = 200  # a column with more distinct values is not a label column
 SHOWN_ROWS = 24  # rows on display, which the model scores
 
 

@@ -62,13 +62,13 @@ def open_npy(path: Path) -> NDArray[Any]:
         return np.asarray(np.lib.format.open_memmap(path, mode="r"))
 
 
-def read_parquet(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The batches of rows of a Parquet file."""
+def read_parquet(path: Path, columns: list[str] | None = None, batch_rows: int = 65_536) -> Iterator[pa.RecordBatch]:
+    """The batches of rows of a Parquet file, of `batch_rows` at most."""
     import pyarrow.parquet as pq
 
     with naming_damaged(path):
         try:
-            yield from pq.ParquetFile(path).iter_batches(columns=columns)
+            yield from pq.ParquetFile(path).iter_batches(batch_rows, columns=columns)
         except OSError as error:
             if error.errno is not None:  # of the system; Arrow's errors have no number
                 raise

@@ -140,3 +140,63 @@ def test_a_task_or_recipe_made_in_python_raises_the_errors_of_clozify():
         with pytest.raises(RecipeError):
             load_recipe(recipe, settings)
     assert load_recipe("paper", "seed=1").seed == 1
+
+
+NAMES = 'labels = ["card_arrival", "LostCard"]\n'
+
+
+def test_names_in_a_list_are_the_words():
+    assert parse_task(toml(NAMES)).verbalizers[0].words == {
+        "card_arrival": ("card arrival",),
+        "LostCard": ("lost card",),
+    }
+    assert load_task({"fields": ["text"], "patterns": ["{mask}: {text}"], "labels": ["a_b", 1]}).labels == ["a_b", "1"]
+
+
+def test_a_list_of_labels_stays_a_list():
+    task = parse_task(toml(NAMES))
+    assert 'labels = [\n    "card_arrival",' in task.to_toml()
+    assert parse_task(task.to_toml()) == task
+    changed = task.with_changes(verbalizers=[{"words": {"card_arrival": "card arrival", "LostCard": "lost"}}])
+    assert "[labels]" in changed.to_toml()
+    assert parse_task(changed.to_toml()) == changed
+
+
+def test_some_labels_of_a_list_may_have_words_of_their_own():
+    task = parse_task(toml(NAMES + '[words]\nLostCard = ["stolen", "gone"]\n'))
+    assert task.verbalizers[0].words == {"card_arrival": ("card arrival",), "LostCard": ("stolen", "gone")}
+    assert parse_task(task.to_toml()) == task
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            NAMES + '[words]\nlostcard = "x"\n',
+            "the label 'lostcard' (did you mean 'LostCard'?), which is not in 'labels'",
+        ),
+        (NAMES + 'words = "x"\n', "the entry 'words' is 'x'; write a table"),
+        (LABELS + '[words]\na = "x"\n', "the entry 'words' belongs to a list of labels"),
+        (NAMES + "[words]\nLostCard = 3\n", "the entry 'labels.LostCard' is 3, not a word"),
+        ('labels = "a b"\n', "write a list of names, or a table"),
+        ("", "there are no labels; write labels = ["),
+        ('labels = ["a_b", "a-b"]\n', "gives the labels 'a_b' and 'a-b' the same word 'a b'"),
+    ],
+)
+def test_faults_of_labels_are_told(labels, message):
+    assert message in problems(toml(labels))
+
+
+def test_faults_of_a_list_are_told_with_all_others():
+    message = problems(toml('labels = ["a", "", "b", "a"]\n', patterns='["no gap {text}"]'))
+    assert "Name 2 of the list 'labels' is empty" in message
+    assert "'a' stands twice in 'labels'" in message
+    assert "has no {mask}" in message
+
+
+def test_hundreds_of_labels_are_not_all_named_in_a_message():
+    names = ", ".join(f'"label_{number}"' for number in range(300))
+    words = '[words]\nlabel_300 = "x"\n'
+    message = problems(toml(f"labels = [{names}]\n{words}", aliases='[["x", "y"]]', label='"text"'))
+    assert len(message.splitlines()) == 3
+    assert max(map(len, message.splitlines())) < 400

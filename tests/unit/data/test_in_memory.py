@@ -94,7 +94,7 @@ def test_labels_that_the_task_does_not_know_are_an_error(labels):
         ({}, "there are no labels"),
         ({"labels": {"a": "x", "b": "y"}}, "'fields' is missing"),
         (TASK | {"patterns": ["{txt} {mask}"]}, "did you mean 'text'"),
-        (TASK | {"labels": ["a", "b"]}, "'labels' is"),
+        (TASK | {"labels": "a b"}, "'labels' is"),
         (TASK | {"lables": {}}, "did you mean 'labels'"),
     ],
 )

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from clozify.config.task import load_task, parse_task
-from clozify.data.rows import NO_LABEL, Rows, few_shot, read_rows
+from clozify.data.few_shot import few_shot, reselect
+from clozify.data.rows import NO_LABEL, Rows, read_rows
 from clozify.errors import DataError
 
 ROWS = [("1", 'He said "no", twice'), ("3", "tabs\tand ünïcode 日本"), ("2", "NA"), ("1", "")]
@@ -182,9 +183,30 @@ def test_a_seed_draws_other_rows_and_the_same_ones_again(tmp_path):
     assert np.bincount(first.labels).tolist() == [3, 3, 3, 3]
 
 
-def test_too_few_rows_of_a_label_are_an_error_not_a_smaller_set(tmp_path):
-    with pytest.raises(DataError, match="1 rows with the label 'd'"):
-        few_shot(labelled(tmp_path, [5, 5, 5, 1]), 10)
+def test_of_a_label_with_too_few_rows_all_are_taken_and_a_warning_counts_them(tmp_path):
+    rows = labelled(tmp_path, [5, 5, 5, 1])
+    chosen = few_shot(rows, 10)
+    assert np.bincount(chosen.labels).tolist() == [3, 3, 2, 1]
+    assert "1 of 4 labels have fewer rows" in chosen.warnings[-1]
+    assert "'d (1 of 2)'" in chosen.warnings[-1]
+    assert "9 rows in all" in chosen.warnings[-1]
+    assert not rows.warnings
+    assert not few_shot(rows, 4).warnings
+
+
+def test_fewer_examples_than_labels_leave_labels_without_any_and_a_warning_says_so(tmp_path):
+    chosen = few_shot(labelled(tmp_path, [5, 5, 5, 5]), 3)
+    assert np.bincount(chosen.labels, minlength=4).tolist() == [1, 1, 1, 0]
+    assert "--examples 4" in chosen.warnings[-1]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("examples", [2, 4, 9, 10, 17, 60])
+def test_a_selection_is_recognised_by_its_number_of_rows(tmp_path, examples, seed):
+    """A report reads T again from its file, and knows only how many rows it had."""
+    rows = labelled(tmp_path, [5, 9, 2, 1])
+    chosen = few_shot(rows, examples, seed)
+    assert reselect(rows, len(chosen), seed).ids() == chosen.ids()
 
 
 def test_the_unlabelled_set_never_holds_a_labelled_row(tmp_path):

@@ -20,7 +20,7 @@ def expected(scores, q):
 
 @pytest.mark.parametrize("chunk", [3, 100])
 def test_a_label_that_wins_everywhere_no_longer_does(chunk, monkeypatch):
-    monkeypatch.setattr(calibration, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(calibration, "chunk_rows", lambda columns: chunk)
     q = np.exp(SCORES) / np.exp(SCORES).sum(axis=1, keepdims=True)
     prior = mean_probabilities(np.stack([SCORES, SCORES[:, ::-1]]))
     assert prior == pytest.approx(np.array([q.mean(axis=0), q.mean(axis=0)[::-1]]))

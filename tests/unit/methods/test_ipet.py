@@ -43,6 +43,10 @@ def test_a_set_quintuples_and_keeps_the_ratio_of_the_labels():
     assert counts_to_draw(of_t, 2, 10_000, PAPER)[0].tolist() == [48, 144]
 
 
+def test_a_label_that_t_lacks_counts_as_one_row():
+    assert counts_to_draw(np.array([2, 0, 6]), 1, 10_000, PAPER)[0].tolist() == [8, 4, 24]
+
+
 def test_without_labelled_rows_ten_are_drawn_and_a_remainder_goes_to_the_first_labels():
     none = np.zeros(4, dtype=np.int64)
     assert first_counts(4, PAPER).tolist() == [3, 3, 2, 2]
@@ -164,7 +168,9 @@ def test_a_selection_has_the_rows_asked_for_whatever_the_scores_are(rows, of_t, 
         capped
         or wanted.tolist()
         == (
-            first_counts(len(of_t), PAPER) * 5 ** (generation - 1) if zero_shot else of_t * (5**generation - 1)
+            first_counts(len(of_t), PAPER) * 5 ** (generation - 1)
+            if zero_shot
+            else np.maximum(of_t, 1) * (5**generation - 1)
         ).tolist()
     )
     with pytest.MonkeyPatch.context() as patch:

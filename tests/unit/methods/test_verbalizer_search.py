@@ -4,12 +4,14 @@ import pytest
 from clozify.config.recipe import Words
 from clozify.errors import TaskError
 from clozify.methods.verbalizer_search import (
-    Curve,
     WordScores,
     distribution,
+    interpolation,
     logsumexp_of_other_labels,
+    mean_probabilities,
     score_words,
     search_verbalizer,
+    split_rows,
 )
 
 # one pattern, a row of label 0 and a row of label 1, three candidates: exp M(t)
@@ -61,23 +63,52 @@ def test_without_epsilon_a_label_that_no_word_fits_draws_from_all():
     assert np.allclose(distribution(np.array([[-0.3, -0.2], [0.1, 0.0]]), 0.0), [[0.5, 0.5], [1, 0]])
 
 
+def curve(at, others):
+    """The mean probabilities of all candidates, (candidates, labels), as the search reads them off its curves."""
+    knots, weights, columns = interpolation(at)
+    return knots, (weights[..., None] * mean_probabilities(knots, others)[columns]).sum(axis=1)
+
+
 def test_many_candidates_are_read_off_the_curve_as_exactly_as_worked_out_one_by_one():
     rng = np.random.default_rng(1)
-    at = rng.normal(-3, 5, size=4000).astype(np.float32)
-    others = logsumexp_of_other_labels(at[rng.integers(0, 4000, size=(50, 3))])[:, 0]
-    curve = Curve(at)
-    assert len(curve.knots) < 1000
-    exact = (1 / (1 + np.exp(others - at[:, None].astype(np.float64)))).mean(axis=1)
-    assert np.abs(curve.mean_probability(others) - exact).max() < 1e-6
+    at = rng.normal(-3, 5, size=4000)
+    others = logsumexp_of_other_labels(at[rng.integers(0, 4000, size=(50, 3))])
+    knots, means = curve(at, others)
+    assert len(knots) < 1000
+    exact = (1 / (1 + np.exp(others - at[:, None, None]))).mean(axis=1)
+    assert np.abs(means - exact).max() < 1e-6
 
 
 @pytest.mark.filterwarnings("error")
 def test_scores_far_apart_are_certain_and_not_broken():
     """exp of a raw score overflows float32 from 89 on, which would make NaN of the words that fit best."""
-    at = np.array([-300, 0, 300], dtype=np.float32)
-    others = logsumexp_of_other_labels(np.array([[-300, 0], [300, 0]], dtype=np.float32))
+    at = np.array([-300.0, 0, 300])
+    others = logsumexp_of_other_labels(np.array([[-300.0, 0], [300, 0]]))
     assert np.allclose(others, [[0, -300], [0, 300]])
-    assert np.allclose(Curve(at).mean_probability(others[:, 1]), [0.25, 0.5, 0.75])
+    assert np.allclose(curve(at, others)[1][:, 1], [0.25, 0.5, 0.75])
+
+
+def test_all_labels_at_once_are_scored_as_one_by_one_and_naively():
+    rng = np.random.default_rng(4)
+    scores = rng.normal(0, 3, size=(2, 11, 40)).astype(np.float32)
+    labels = np.array([0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0], dtype=np.int16)
+    drawn = rng.integers(0, 40, size=(6, 6))  # the last label has no rows
+    expected = np.zeros((6, 40))
+    for label in range(5):
+        for word in range(40):
+            q = np.empty((2, 11, 6))
+            for draw in range(6):
+                others = [drawn[draw, other] for other in range(6) if other != label]
+                weights = np.exp(scores.astype(np.float64))
+                q[..., draw] = weights[..., word] / (weights[..., word] + weights[..., others].sum(axis=-1))
+            means = q.mean(axis=(0, 2))
+            expected[label, word] = means[labels == label].mean() - means[labels != label].mean()
+    assert np.allclose(score_words(scores, labels, drawn), expected, atol=1e-6)
+
+
+def test_the_halves_of_the_rows_share_every_label():
+    labels = np.array([3, 3, 1, 3, 1, 0], dtype=np.int16)
+    assert split_rows(labels).tolist() == [0, 1, 0, 0, 1, 0]
 
 
 def test_a_mean_over_no_rows_counts_as_nothing():

@@ -6,6 +6,7 @@ from datasets import Dataset
 
 from clozify.config.task import parse_task
 from clozify.data.rows import Rows
+from clozify.report import active_learning
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
 
 TASK = parse_task('name = "t"\nfields = ["text"]\npatterns = ["{mask} {text}"]\n[labels]\na = "x"\nb = "y"\n')
@@ -43,6 +44,27 @@ def test_a_label_with_few_rows_is_served_first():
     info = measure_informativeness([scores], [1.0])
     chosen = select_rows(info, 4, np.arange(12), np.array([3, 0]))
     assert info.predicted[chosen].tolist() == [1, 1, 1, 0]
+
+
+def test_a_label_that_nothing_is_predicted_as_and_that_has_no_row_gets_the_likeliest_ones():
+    """Models that have never seen a label never predict it; without rows of it that would stay so."""
+    scores = np.array([[5, 0, 0], [5, 1, 2], [0, 5, 4], [0, 5, 0]] + [[0, 9, 0]] * 9, dtype=np.float32)
+    info = measure_informativeness([scores], [1.0])
+    assert info.likeliest[2, :2].tolist() == [2, 1]
+    chosen = select_rows(info, 3, np.arange(13), np.array([4, 4, 0]))
+    assert chosen[0] == 2
+    assert len(set(chosen.tolist())) == 3
+    assert select_rows(info, 1, np.array([0, 3]), np.array([4, 4, 0])).tolist() in ([0], [3])  # none is eligible
+    with_rows = select_rows(info, 13, np.arange(13), np.array([4, 4, 1]))
+    assert sorted(with_rows.tolist()) == list(range(13))
+
+
+@pytest.mark.parametrize("chunk", [2, 5, 100])
+def test_the_likeliest_rows_do_not_depend_on_the_chunks(monkeypatch, chunk):
+    scores = np.random.default_rng(0).normal(size=(40, 7)).astype(np.float32)
+    expected = measure_informativeness([scores], [1.0]).likeliest
+    monkeypatch.setattr(active_learning, "chunk_rows", lambda columns: chunk)
+    assert np.array_equal(measure_informativeness([scores], [1.0]).likeliest, expected)
 
 
 def test_rows_that_are_worded_alike_are_not_chosen_together():

@@ -1,5 +1,7 @@
 """The report's page from hand-made run folders: any number of labels, any text, no test set, no unlabelled rows."""
 
+import base64
+import hashlib
 import io
 import json
 import re
@@ -24,7 +26,7 @@ from clozify.report.findings import collect_findings
 from clozify.report.format import duration
 from clozify.report.page import pattern_parts, report_page
 from clozify.report.run import RunRecord
-from clozify.report.terminal import show_warnings
+from clozify.report.terminal import show_run, show_warnings
 from clozify.report.write import write_comparison, write_report
 from clozify.runs.context import RunContext
 from clozify.runs.keys import hash_key
@@ -33,12 +35,12 @@ from clozify.runs.metrics import ClassifierMetrics
 STYLE = (Path(report.__file__).parent / "templates" / "style.css").read_text()
 
 
-def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="pet", text="a row"):
+def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="pet", text="a row", groups=None):
     """A run as training leaves it, with random scores; pair `odd` says something else than the others."""
     names = names or [f"label {number}" for number in range(labels)]
     words = {name: (f"w{number}",) for number, name in enumerate(names)}
     patterns = [f"P{number} {{mask}} {{text}}" for number in range(pairs)]
-    task = Task(name="made", fields=["text"], patterns=patterns, verbalizers=[{"words": words}])
+    task = Task(name="made", fields=["text"], patterns=patterns, verbalizers=[{"words": words}], groups=groups or {})
     rng, rows = np.random.default_rng(0), 60
     truth = rng.integers(len(names), size=rows)
     shared = 3 * np.eye(len(names))[truth] + rng.normal(size=(rows, len(names)))
@@ -81,7 +83,7 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
         pair_metrics = {line["pair"]: {key: line[key] for key in ("accuracy", "macro_f1")} for line in each}
         metrics["members"] = {"accuracy": 0.5, "macro_f1": 0.4, "min": 0.4, "max": 0.6}
         metrics["members"] |= {"each": each, "pairs": pair_metrics}
-        metrics["ensemble"] = detailed_metrics(truth, shares, names).model_dump()
+        metrics["ensemble"] = detailed_metrics(truth, shares, names, task.label_groups).model_dump()
         metrics["trivial"] = {"majority": {"accuracy": 0.4, "macro_f1": 0.1}, "majority_label": names[0]}
         metrics["trivial"]["tfidf"] = {"accuracy": 0.6, "macro_f1": 0.5}
     (folder / "run.json").write_text(json.dumps(described))
@@ -90,13 +92,53 @@ def made(folder, labels=3, pairs=3, tested=True, names=None, odd=None, method="p
     return RunRecord.load(folder)
 
 
-@pytest.mark.parametrize("labels", [2, 20, 21, 150])
+@pytest.mark.parametrize("labels", [2, 20, 21, 150, 1200])
 def test_a_page_stays_readable_with_any_number_of_labels(tmp_path, labels):
     """150 labels as a matrix are 22,500 cells that nobody can read and a phone cannot show."""
-    page = report_page(collect_findings(made(tmp_path, labels)))
+    findings = collect_findings(made(tmp_path, labels))
+    page = report_page(findings)
     assert ('aria-label="Confusion matrix"' in page) == (labels <= 20)
     assert ("most often confused" in page) or labels <= 20
-    assert len(page) < 250_000
+    assert len(page) < (150_000 if labels <= 150 else 400_000)
+    assert ('class="sortable' in page) == ("<script>" in page) == (labels > 20)
+    assert len(findings.confusion.label_scores) == min(labels, 1000)
+    assert findings.confusion.truncated == (labels > 1000)
+
+
+def test_the_script_that_sorts_is_the_only_one_that_the_page_allows(tmp_path):
+    page = report_page(collect_findings(made(tmp_path, 30)))
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+    assert not re.search(r"https?:|<link|<img|src=|@import|url\(", page)
+
+
+@pytest.mark.parametrize("labels", [4, 30, 120])
+def test_both_levels_of_a_task_with_groups_are_reported(tmp_path, labels):
+    names = [f"label {number}" for number in range(labels)]
+    groups = {"even": names[::2], "third": names[1:4:2]}
+    run = made(tmp_path, labels, groups=groups)
+    findings = collect_findings(run)
+    scores, metrics = findings.confusion.groups, run.metrics.ensemble.groups
+    assert scores.accuracy >= findings.confusion.groups.accuracy == metrics.accuracy
+    assert scores.errors == round(60 * (1 - run.metrics.ensemble.accuracy))
+    assert scores.errors_across == round(60 * (1 - metrics.accuracy))
+    page = report_page(findings)
+    assert 'id="groups"' in page
+    assert f"{scores.errors_across} of the {scores.errors} errors leave the group" in page
+    console = Console(file=io.StringIO(), width=200)
+    show_run(console, run.metrics)
+    assert f"{scores.errors_across} of {scores.errors} errors leave the group" in console.file.getvalue()
+
+
+def test_the_most_confused_labels_come_first_with_their_groups(tmp_path):
+    run = made(tmp_path, 120, groups={"low": [f"label {number}" for number in range(60)]})
+    confused = [("label 3", "label 99", 4), ("label 7", "label 8", 2)]
+    ensemble = run.metrics.ensemble.model_copy(update={"confused": confused})
+    run = replace(run, metrics=run.metrics.model_copy(update={"ensemble": ensemble}))
+    worst = collect_findings(run).confusion.worst
+    assert [(pair.true, pair.predicted, pair.rows) for pair in worst] == confused
+    assert [pair.groups for pair in worst] == [("low", "label 99"), ("low", "low")]
 
 
 def test_what_comes_from_data_cannot_become_markup(tmp_path):
@@ -130,6 +172,18 @@ def test_a_pattern_that_agrees_with_no_other_is_pointed_out(tmp_path):
     matrix = np.array(agreement.matrix)
     assert np.allclose(matrix, matrix.T)
     assert agreement.means[2] < min(agreement.means[n] for n in (0, 1, 3))
+
+
+def test_a_pattern_that_max_pairs_left_out_is_shown_as_not_trained(tmp_path):
+    made(tmp_path, pairs=3)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    metrics["members"]["each"] = metrics["members"]["each"][1:]  # p1 has no member
+    ensemble = json.loads((tmp_path / "ensemble.json").read_text())
+    ensemble["weights"] = ensemble["weights"][1:]
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    (tmp_path / "ensemble.json").write_text(json.dumps(ensemble))
+    page = write_report(tmp_path)[0].read_text()
+    assert page.count("not trained") == 1
 
 
 def test_without_a_test_set_the_page_says_so_and_shows_the_rest(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clozify.studio import render
-from clozify.studio.preview import Preview, SplitWordHint
+from clozify.studio.preview import Preview, TypedWord
 from clozify.studio.server import AccessMiddleware, redirect_file
 
 NASTY = "<script>alert(1)</script>\"'&"
@@ -111,8 +111,7 @@ def test_a_text_stays_a_text():
         render.problem([NASTY]),
         render.note([NASTY]),
         render.success([NASTY]),
-        render.label_words(NASTY, [SplitWordHint(NASTY, [NASTY], [])]),
-        render.label_words(NASTY, []),
+        render.label_words([TypedWord(NASTY, [NASTY, NASTY]), TypedWord(NASTY, [], False, (NASTY,))]),
         render.top_words([NASTY]),
         render.row_text(NASTY),
         render.answers(make_preview(), [NASTY] * 3, truth),
@@ -157,3 +156,15 @@ def test_coloured_text_can_be_read_on_a_light_and_on_a_dark_page():
         for colour, background in zip(colours, ("#ffffff", "#171614"), strict=True):
             light, dark = sorted((luminance(colour), luminance(background)), reverse=True)
             assert (light + 0.05) / (dark + 0.05) > 4.5, colour
+
+
+def test_words_are_shown_with_their_tokens():
+    words = [
+        TypedWord("great", ["great"]),
+        TypedWord("maths stuff", ["math", "##s", "stuff"]),
+        TypedWord("é", [], False),
+    ]
+    html = render.label_words(words)
+    assert ">great<" in html
+    assert ">maths stuff = math + ##s + stuff<" in html
+    assert 'cz-unusable">é = no token<' in html

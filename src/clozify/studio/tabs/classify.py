@@ -9,6 +9,8 @@ from clozify.studio import render
 from clozify.studio.project import Project
 from clozify.studio.tabs.widgets import escape_markdown
 
+MAX_LABELS = 20  # the likeliest
+
 
 def draw_classify_tab(project: Project) -> None:
     """Draw the tab."""
@@ -27,6 +29,6 @@ def draw_classify_tab(project: Project) -> None:
             }
             submitted = st.form_submit_button("Classify", type="primary")
         if submitted:
-            st.html(render.bars(project.classify(run, texts)))
+            st.html(render.bars(project.classify(run, texts)[:MAX_LABELS]))
     except ClozifyError as error:
         st.html(render.problem(error.problems))

@@ -177,9 +177,9 @@ def _draw_feedback(project: Project, preview: Preview, key: str) -> None:
     if field == "pattern" and preview.top_words.get(int(index)):
         st.html(render.top_words(preview.top_words[int(index)]))
     if field == "label" and index.isdigit():
-        name, words = project.draft.words[int(index)]
-        if preview.split_words.get(name.strip()):
-            st.html(render.label_words(words, preview.split_words[name.strip()]))
+        name, _ = project.draft.words[int(index)]
+        if preview.words.get(name.strip()):
+            st.html(render.label_words(preview.words[name.strip()]))
 
 
 def _draw_answers(project: Project, preview: Preview) -> None:

@@ -21,6 +21,7 @@ OTHER_PAGES = {  # path in the repository -> name in the site
     "src/clozify/builtin/clozify-small/README.md": "clozify-small.md",
     "src/clozify/builtin/clozify-mini/README.md": "clozify-mini.md",
     "src/clozify/builtin/debian/README.md": "sample-data.md",
+    "src/clozify/builtin/debian-tags/README.md": "sample-tags.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }

@@ -19,7 +19,7 @@ import re
 import subprocess
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 COLUMNS = ["id", "source", "summary", "description", "label"]
@@ -124,18 +124,23 @@ def without_duplicates(rows: list[dict[str, str]]) -> Iterator[dict[str, str]]:
         yield row
 
 
-def read_packages(release: str) -> dict[str, list[dict[str, str]]]:
-    """Read the packages worth keeping by source, the main package of each source first."""
+def read_packages(
+    release: str, label_of: Callable[[dict[str, str]], str | None] = lambda stanza: LABELS.get(stanza["Section"])
+) -> dict[str, list[dict[str, str]]]:
+    """Read the packages worth keeping by source, the main package of each source first.
+
+    `label_of` returns the label of a stanza of the Packages list, None for a package to leave out.
+    """
     bodies = {stanza["Description-md5"]: stanza["Description-en"] for stanza in read_list("Translations", release)}
     rows = []
     for stanza in read_list("Packages", release):
         name, summary = stanza["Package"], stanza["Description"].rstrip(".")
         source = stanza.get("Source", name).split()[0]
         _, _, body = bodies.get(stanza["Description-md5"], "").partition("\n")
-        if stanza["Section"] not in LABELS or PART_NAME.search(name) or ("-plugin" in name and name != source):
+        if (label := label_of(stanza)) is None or PART_NAME.search(name) or ("-plugin" in name and name != source):
             continue
         if not PART_SUMMARY.search(summary) and not EMPTY.search(body):
-            values = [name, source, summary, to_one_line(body), LABELS[stanza["Section"]]]
+            values = [name, source, summary, to_one_line(body), label]
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     rows.sort(key=lambda row: (row["source"], row["id"] != row["source"], len(row["id"]), row["id"]))
 
@@ -184,21 +189,29 @@ def write(path: Path, rows: list[dict[str, str]], columns: list[str]) -> None:
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
-def main() -> None:
-    """Read the lists, split the packages and write the three files."""
+def parse_options() -> argparse.Namespace:
+    """The command's folder and release."""
     parser = argparse.ArgumentParser(description="Collect sample data from the package lists of a Debian machine.")
     parser.add_argument("folder", type=Path, help="folder for the three files")
     parser.add_argument("--release", default="bookworm", help="codename of the Debian release (default: %(default)s)")
-    options = parser.parse_args()
+    return parser.parse_args()
 
-    splits = split(read_packages(options.release))
+
+def write_splits(folder: Path, splits: dict[str, list[dict[str, str]]]) -> None:
+    """Check the splits, write a file each, and print their sizes."""
     check(splits)
-    options.folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, rows in splits.items():
-        path = options.folder / f"{name}.csv.gz"
+        path = folder / f"{name}.csv.gz"
         write(path, rows, COLUMNS[:-1] if name == "unlabeled" else COLUMNS)
         labels = ", ".join(f"{label} {count}" for label, count in sorted(Counter(row["label"] for row in rows).items()))
         print(f"{path}: {path.stat().st_size} bytes, {len(rows)} rows: {labels}")
+
+
+def main() -> None:
+    """Read the lists, split the packages and write the three files."""
+    options = parse_options()
+    write_splits(options.folder, split(read_packages(options.release)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from clozify.config.task import load_task, parse_task, shipped_tasks
-from clozify.data.readers import SAMPLE
+from clozify.data.readers import SAMPLE, TAGS_SAMPLE, open_data
 from clozify.data.rows import read_rows
 from clozify.models.builtin import FOLDERS
 from clozify.models.task_prompts import compile_task
@@ -57,13 +57,13 @@ def test_x_stance_languages_have_their_own_words():
     assert names == {"xstance-de": ["en", "de"], "xstance-fr": ["en", "fr"], "xstance": ["en", "de", "fr"]}
 
 
-@pytest.fixture(scope="module")
-def sample():
-    paths = {name: SAMPLE / f"{name}.csv.gz" for name in ("labeled", "unlabeled", "test")}
+def read_sample(folder):
+    paths = {name: folder / f"{name}.csv.gz" for name in ("labeled", "unlabeled", "test")}
     return {name: pd.read_csv(path, keep_default_na=False) for name, path in paths.items()}
 
 
-def test_the_sample_is_large_enough_and_small_enough(sample):
+def test_the_sample_is_large_enough_and_small_enough():
+    sample = read_sample(SAMPLE)
     assert len(sample["labeled"]) >= 100
     assert len(sample["unlabeled"]) >= 4000
     assert len(sample["test"]) >= 1000
@@ -71,15 +71,29 @@ def test_the_sample_is_large_enough_and_small_enough(sample):
     assert "label" not in sample["unlabeled"].columns
 
 
-def test_all_packages_of_one_source_are_in_one_split(sample):
+def test_the_sample_with_many_labels_has_six_rows_of_each_and_is_small():
+    sample = read_sample(TAGS_SAMPLE)
+    counts = sample["labeled"]["label"].value_counts()
+    assert len(counts) == 60
+    assert (counts == 6).all()
+    assert set(sample["test"]["label"]) == set(counts.index)
+    assert len(sample["test"]) >= 900
+    assert len(sample["unlabeled"]) >= 2000
+    assert sum(path.stat().st_size for path in TAGS_SAMPLE.glob("*.gz")) <= 1_000_000
+    assert open_data("builtin:tags-unlabeled").column_names == ["id", "source", "summary", "description"]
+
+
+@pytest.mark.parametrize("folder", [SAMPLE, TAGS_SAMPLE])
+def test_all_packages_of_one_source_are_in_one_split(folder):
     """Near copies on both sides would make test accuracy too good."""
+    sample = read_sample(folder)
     sources = [set(frame["source"]) for frame in sample.values()]
     texts = [set(frame["description"]) for frame in sample.values()]
     for sets in (sources, texts):
         assert len(set.union(*sets)) == sum(map(len, sets))
 
 
-def test_every_sample_row_has_text_and_a_known_label(sample):
+def test_every_sample_row_has_text_and_a_known_label():
     task = load_task("debian")
     for name in ("labeled", "test"):
         rows = read_rows(f"builtin:{name}", task)
@@ -92,13 +106,13 @@ def test_every_sample_row_has_text_and_a_known_label(sample):
 
 def test_sample_files_carry_no_time_stamp():
     """Collected again from the same lists, the files are the same to the byte."""
-    for path in SAMPLE.glob("*.gz"):
+    for path in (*SAMPLE.glob("*.gz"), *TAGS_SAMPLE.glob("*.gz")):
         assert path.read_bytes()[4:8] == bytes(4)
         assert gzip.decompress(path.read_bytes())
 
 
 def test_model_and_data_say_what_they_are():
-    for folder in (*FOLDERS.values(), SAMPLE):
+    for folder in (*FOLDERS.values(), SAMPLE, TAGS_SAMPLE):
         text = (folder / "README.md").read_text().lower()
         assert "licence" in text or "license" in text
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SAMPLE = Path(__file__).parents[1] / "builtin" / "debian"
+TAGS_SAMPLE = SAMPLE.with_name("debian-tags")
 FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -77,8 +78,10 @@ def _kind(path: Path) -> str:
 
 
 def _builtin(source: str) -> Path:
-    """A file of the sample data: `builtin:labeled`, `builtin:unlabeled`, `builtin:test`."""
-    files = {path.name.split(".")[0]: path for path in SAMPLE.glob("*.csv.gz")}
+    """A file of the sample data: `builtin:labeled`, `builtin:unlabeled`, `builtin:test`, `builtin:tags-labeled`, ..."""
+    samples = {"": SAMPLE, "tags-": TAGS_SAMPLE}
+    names = ("labeled", "unlabeled", "test")
+    files = {prefix + name: folder / f"{name}.csv.gz" for prefix, folder in samples.items() for name in names}
     name = source.removeprefix("builtin:")
     if name not in files:
         raise DataError(f"There is no sample data '{source}'; there is {quoted(f'builtin:{name}' for name in files)}.")

@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 METHODS = "tfidf,pooled,setfit,supervised,zero-shot,pet-without-pile,pet,ipet"
 
 
-def load_data(folder: Path, rows_per_label: int, draw: int) -> tuple[Task, Rows, Rows, Rows]:
-    """The task, as `clozify init` writes it, and its labelled, unlabelled and test rows."""
+def load_data(folder: Path, rows_per_label: int, draw: int, held_out: bool) -> tuple[Task, Rows, Rows, Rows]:
+    """The task, as `clozify init` writes it, and its labelled, unlabelled and test rows.
+
+    `held_out`, to choose settings: the rows of labeled_10.csv that are not in labeled_5.csv instead of the test rows.
+    """
     import clozify
 
     task = clozify.init_task(folder / "labeled_10.csv").task
@@ -41,6 +44,8 @@ def load_data(folder: Path, rows_per_label: int, draw: int) -> tuple[Task, Rows,
     if draw > 0 and rows_per_label < 10:
         labeled = draw_rows(labeled, rows_per_label * len(task.labels), draw)
     test = clozify.read_rows(folder / "test.csv", task)
+    if held_out:
+        test = clozify.read_rows(folder / "labeled_10.csv", task).excluding(labeled)
     return task, labeled, clozify.read_rows(folder / "pile.csv", task).excluding(labeled, test), test
 
 
@@ -82,6 +87,8 @@ def main(
     setfit_site: str = "",
     setfit_python: Annotated[str, typer.Option()] = sys.executable,
     cpu_recipe: bool = False,
+    held_out: bool = False,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe auto.")] = None,
 ) -> None:
     """Train every method on one draw and print a line of JSON for each."""
     import clozify
@@ -90,11 +97,13 @@ def main(
 
     if not os.environ.get("CLOZIFY_DATA_FOLDER"):
         sys.exit("Set CLOZIFY_DATA_FOLDER to the folder with hwu64/ and clinc150/.")
-    settings = [f"seed={seed}"]
+    settings = [f"seed={seed}", *(setting or [])]
     if cpu_recipe:
         patch("clozify.pipeline.prepare.Conditions", lambda **more: Conditions(**(more | {"device": "cpu"}))).start()
         settings += ["kernels=torch", "precision=float32"]
-    task, labeled, unlabeled, test = load_data(Path(os.environ["CLOZIFY_DATA_FOLDER"]) / name, rows_per_label, draw)
+    task, labeled, unlabeled, test = load_data(
+        Path(os.environ["CLOZIFY_DATA_FOLDER"]) / name, rows_per_label, draw, held_out
+    )
     with tempfile.TemporaryDirectory() as folder:
         for method in methods.split(","):
             started = time.monotonic()

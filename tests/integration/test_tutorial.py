@@ -1,8 +1,8 @@
 """docs/tutorial.md as a reader follows it: every file written, every command typed, in order, in an empty folder.
 
 Three things are changed. Trainings take few steps, and they and the part with many labels read shorter rows with the
-smaller built-in model, by options that are appended; the server takes a port that is free, and the request goes there.
-What the tutorial shows of a command's output must be printed, but for numbers.
+smaller built-in model, by options that are appended; the server takes a port that is free, and the request goes
+there. What the tutorial shows of a command's output must be printed, but for numbers.
 """
 
 import os

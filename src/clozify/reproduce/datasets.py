@@ -71,7 +71,10 @@ class TaskData:
         if examples:
             labeled = few_shot(self.train, examples, recipe.seed if recipe.selection == "random" else None)
             if len(labeled) < examples:  # a cell of the paper's table is for this many rows
-                raise DataError(labeled.warnings[-1:])
+                raise DataError(
+                    f"The data '{self.train.source}' has {len(labeled):,} rows for {examples:,} examples over "
+                    f"{len(self.train.task.labels)} labels; ask for fewer or add rows."
+                )
         per_label = round(self.unlabeled_per_label * unlabeled_fraction)
         unlabeled = first_rows_per_label(self.train, per_label + examples)
         if labeled is not None and not recipe.overlap:

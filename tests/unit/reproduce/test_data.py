@@ -52,7 +52,7 @@ def test_what_is_not_the_paper_s_is_said(news):
 
 
 def test_too_few_rows_for_a_training_set_are_an_error_not_a_smaller_one(news):
-    with pytest.raises(ClozifyError, match="has 20 rows with the label '1', but 100 examples"):
+    with pytest.raises(ClozifyError, match="has 80 rows for 100 examples over 4 labels; ask for fewer"):
         PaperData(news).load("agnews").select(100, RECIPE)
 
 

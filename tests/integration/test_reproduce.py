@@ -228,7 +228,7 @@ def test_a_method_that_is_not_there_and_too_few_rows_are_cells_that_were_not_run
     assert results["PET"]["value"] is not None
     status, out, err = run("table1", *SAMPLE, "--examples", "1000", "--methods", "supervised")
     assert status == 0
-    assert "than 1000 examples over 14 labels need" in (tmp_path / "out" / "table1.md").read_text()
+    assert "has 280 rows for 1,000 examples over 14 labels" in (tmp_path / "out" / "table1.md").read_text()
 
 
 def test_table_2_runs_uda_and_mixtext_and_says_where_their_text_and_their_steps_are_from(run, tmp_path):

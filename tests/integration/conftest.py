@@ -41,7 +41,9 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def run(files, tiny_folder):
+def start_run(files, tiny_folder):
+    """Train on the files, with changes to the call, and return the result."""
+
     def start(output="run", **changes):
         inputs = {
             "task": files / "task.toml",
@@ -53,9 +55,15 @@ def run(files, tiny_folder):
             "settings": SETTINGS,
             "replace": True,
         }
-        return train(output=files / output, **(inputs | changes)).metrics.to_json()
+        return train(output=files / output, **(inputs | changes))
 
     return start
+
+
+@pytest.fixture
+def run(start_run):
+    """Train as `start_run` does, and return the metrics as JSON."""
+    return lambda output="run", **changes: start_run(output, **changes).metrics.to_json()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 import clozify
 from clozify.cli import app
 from clozify.errors import ClozifyError, DataError, ModelError
-from clozify.inference.training import train
 
 TASK = """
 name = "topics"
@@ -51,21 +50,8 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def run(files, tiny_folder):
-    def start(output="run", **changes):
-        inputs = {
-            "task": files / "task.toml",
-            "labeled": files / "labeled.csv",
-            "unlabeled": files / "unlabeled.csv",
-            "test": files / "test.csv",
-            "model": str(tiny_folder("bert")),
-            "recipe": "paper",
-            "settings": SETTINGS,
-            "replace": True,
-        }
-        return train(output=files / output, **(inputs | changes))
-
-    return start
+def run(start_run):
+    return lambda output="run", **changes: start_run(output, **({"settings": SETTINGS} | changes))
 
 
 def probabilities_of(run_folder, texts):

@@ -123,6 +123,9 @@ class Distill(StudentTraining):
         False, description="Multiply the loss by the temperature squared, as the authors' code does."
     )
     max_steps: int = Field(5000, ge=0, description="Optimizer steps, whatever the number of rows.")
+    labeled_rows: bool = Field(
+        False, description="Train on T, too, with its labels, unless there are more than 100,000 unlabelled rows."
+    )
 
 
 class Pretrain(Training):

@@ -31,6 +31,13 @@ def is_labeled(targets: NDArray[Any]) -> NDArray[np.bool_]:
     return labeled
 
 
+def indicators(rows: Rows) -> NDArray[np.float32]:
+    """1 for every label that a labelled row has, else 0: (rows, labels)."""
+    if rows.task.multilabel:
+        return rows.label_matrix.astype(np.float32)
+    return np.eye(len(rows.task.labels), dtype=np.float32)[rows.labels]
+
+
 def indicator_columns(task: Task, columns: Collection[str]) -> list[str]:
     """The columns of 0 and 1, one for each label, where the task allows several labels a row and all are there."""
     return task.labels if task.multilabel and set(task.labels) <= set(columns) else []

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from clozify.config.recipe import Finetune, MemberTraining
 from clozify.gpu.cuda_graphs import CapturableStep, pad_last_axis, padded_count
 from clozify.methods.masking import MaskedTokens, mask_tokens
-from clozify.models.cloze import ClozeModel
+from clozify.models.cloze import ClozeModel, mean_over_masks
 from clozify.prompts.encode import Batch, EncodedRows, concat_batches
 from clozify.prompts.verbalizer import LabelWords
 from clozify.training.loop import TrainingSetup, balanced_batches, class_weights, cycle_batches, train
-from clozify.training.losses import binary_cross_entropy, contrastive_loss, cross_entropy, joint_loss, masked_lm_loss
+from clozify.training.losses import contrastive_loss, joint_loss, label_loss, label_targets, masked_lm_loss
 from clozify.utils.process_group import current_group, zero_loss
 
 
@@ -65,10 +65,6 @@ def finetune(
         return train(model.model, step, setup, len(labeled), rates, bf16=model.trains_in_bf16)
 
 
-def _as_targets(labels: NDArray[Any]) -> NDArray[Any]:
-    return labels.astype(np.int64 if labels.ndim == 1 else np.float32)
-
-
 def _label_weights(model: ClozeModel, labels: NDArray[Any], count: int, setup: TrainingSetup) -> Tensor | None:
     return class_weights(labels, count).to(model.device) if setup.balance else None
 
@@ -91,7 +87,7 @@ def _row_sampler(
 
         def next_labeled_rows() -> StepRows:
             chosen = next(labeled_batches)
-            return StepRows(labeled.batch(chosen), _as_targets(labels[chosen]))
+            return StepRows(labeled.batch(chosen), label_targets(labels[chosen]))
 
         return next_labeled_rows
     assert isinstance(settings, Finetune)
@@ -103,7 +99,7 @@ def _row_sampler(
         chosen = next(labeled_batches)
         batch = unlabeled.batch(next(unlabeled_batches), width)
         masked, targets = mask_tokens(batch, model.tokenizer, rng, settings.mlm_probability, settings.lm_targets)
-        return StepRows(labeled.batch(chosen), _as_targets(labels[chosen]), masked, targets)
+        return StepRows(labeled.batch(chosen), label_targets(labels[chosen]), masked, targets)
 
     return next_rows
 
@@ -135,12 +131,10 @@ class PairLoss:
 
     def _labeled_loss(self, states: Tensor, labels: Tensor) -> Tensor:
         """L_CE, and the contrastive loss where it has a weight, of states at the mask, (labelled, [masks,] hidden)."""
-        loss = cross_entropy if labels.ndim == 1 else binary_cross_entropy
-        ce = loss(self.model.label_scores(states, self.words), labels, self.label_weights)
+        ce = label_loss(self.model.label_scores(states, self.words), labels, self.label_weights)
         if not self.settings.contrastive:
             return ce
-        states = states if states.ndim == 2 else states.mean(dim=1)
-        return ce + self.settings.contrastive * contrastive_loss(states.float(), labels)
+        return ce + self.settings.contrastive * contrastive_loss(mean_over_masks(states).float(), labels)
 
     def _at_masks(self, states: Tensor, rows: int) -> Tensor:
         """The first states of a forward pass, which are those at the labelled rows' masks: (rows, [masks,] hidden)."""

@@ -21,6 +21,7 @@ from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import PatternPrompt, TaskPrompts
 from clozify.prompts.encode import Batch, EncodedRows, FieldInContext
 from clozify.prompts.tokenizer import RaggedTokens
+from clozify.prompts.verbalizer import label_tokens
 from clozify.utils.process_group import current_group
 
 MAX_LENGTH = 256  # the paper's max_seq_length
@@ -77,6 +78,7 @@ def score_rows(
     max_length = min(max_length, model.max_length)
     token_budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
     pairs = [pair for pattern in prompts.patterns for pair in pattern.pairs]
+    scorers = [_batch_scorer(model, pattern, rows.task) for pattern in prompts.patterns]
     with model.scoring():
         for start, stop in rows.chunks(chunk_rows(len(pairs) * len(rows.task.labels)), *(span or (0, None))):
             if tokens is None:
@@ -88,12 +90,11 @@ def score_rows(
             on_device: list[
                 tuple[int, NDArray[np.int64], torch.Tensor]
             ] = []  # copied after the loop: `.cpu()` synchronises with the GPU
-            for pattern, encoded_rows in zip(prompts.patterns, encoded, strict=True):
+            for scorer, encoded_rows in zip(scorers, encoded, strict=True):
                 for index, batch in enumerate(encoded_rows.batches(token_budget)):
                     if not current_group().owns_batch(index):
                         continue
-                    for pair, batch_scores in _batch_scores(model, pattern, rows.task, batch):
-                        on_device.append((pairs.index(pair), batch.rows, batch_scores))
+                    on_device += [(pairs.index(pair), batch.rows, values) for pair, values in scorer(batch)]
                     advance(len(batch.rows))
             for pair_index, batch_rows, batch_scores in on_device:
                 scores[pair_index, batch_rows] = batch_scores.float().cpu().numpy()
@@ -102,14 +103,23 @@ def score_rows(
             yield start, current_group().sum_arrays(scores)
 
 
-def _batch_scores(
-    model: ClozeModel, pattern: PatternPrompt, task: Task, batch: Batch
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield each pair of a pattern and its scores of a batch, (batch, labels)."""
-    if batch.masks > 1 and pattern.template.wording.token_by_token:
-        for pair in pattern.pairs:
-            yield pair, token_by_token_scores(model, pattern.template, task.pairs[pair].verbalizer, batch)
-        return
-    states = model.states_at_mask(batch)  # (batch, [masks,] hidden)
-    for pair, words in zip(pattern.pairs, pattern.words, strict=True):
-        yield pair, model.label_scores(states, words)
+def _batch_scorer(
+    model: ClozeModel, pattern: PatternPrompt, task: Task
+) -> Callable[[Batch], Iterator[tuple[int, torch.Tensor]]]:
+    """A function that yields each pair of a pattern and its scores of a batch, (batch, labels)."""
+
+    def score(batch: Batch) -> Iterator[tuple[int, torch.Tensor]]:
+        states = model.states_at_mask(batch)  # (batch, [masks,] hidden)
+        for pair, words in zip(pattern.pairs, pattern.words, strict=True):
+            yield pair, model.label_scores(states, words)
+
+    if pattern.template.masks == 1 or not pattern.template.wording.token_by_token:
+        return score
+    verbalizers = [task.pairs[pair].verbalizer for pair in pattern.pairs]
+    tokens = [label_tokens(model.tokenizer, pattern.template, verbalizer) for verbalizer in verbalizers]
+
+    def score_token_by_token(batch: Batch) -> Iterator[tuple[int, torch.Tensor]]:
+        for pair, pair_tokens in zip(pattern.pairs, tokens, strict=True):
+            yield pair, token_by_token_scores(model, pair_tokens, batch)
+
+    return score_token_by_token

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from clozify.methods.multilabel import label_frequencies
 from clozify.models.classifier import Classifier
 from clozify.prompts.encode import Batch, EncodedRows
 from clozify.training.loop import TrainingSetup, class_weights, cycle_batches
-from clozify.training.losses import binary_cross_entropy, cross_entropy
+from clozify.training.losses import label_loss, label_targets
 
 
 def supervised(classifier: Classifier, labeled: EncodedRows, labels: NDArray[Any], setup: TrainingSetup) -> list[float]:
@@ -22,17 +21,16 @@ def supervised(classifier: Classifier, labeled: EncodedRows, labels: NDArray[Any
 
     With several labels a row, `labels` is a matrix of 0 and 1, and the loss a binary cross-entropy.
     """
-    is_matrix = labels.ndim == 2
-    if is_matrix:
+    if labels.ndim == 2:
         classifier.start_from(label_frequencies(labels))
     batches = cycle_batches(len(labeled), setup.settings.rows_per_step, setup.rng)
     weights = class_weights(labels, len(classifier.task.labels)).to(classifier.device) if setup.balance else None
 
     def next_batch() -> tuple[Batch, dict[str, NDArray[Any]]]:
         chosen = next(batches)
-        return labeled.batch(chosen), {"labels": labels[chosen].astype(np.float32 if is_matrix else np.int64)}
+        return labeled.batch(chosen), {"labels": label_targets(labels[chosen])}
 
     def loss(scores: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
-        return (binary_cross_entropy if is_matrix else cross_entropy)(scores, targets["labels"], weights)
+        return label_loss(scores, targets["labels"], weights)
 
     return train_classifier(classifier, next_batch, loss, setup, labeled)

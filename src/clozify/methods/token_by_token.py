@@ -8,21 +8,25 @@ pass for every token of every label; training scores all masks in one pass (`Clo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clozify.config.task import Verbalizer
 from clozify.models.cloze import ClozeModel
-from clozify.prompts.encode import Batch, Template
-from clozify.prompts.verbalizer import label_tokens
+from clozify.prompts.encode import Batch
 
 
-def token_by_token_scores(model: ClozeModel, template: Template, verbalizer: Verbalizer, batch: Batch) -> Tensor:
-    """The scores of a batch whose rows have a mask for every token of the longest word: (batch, labels)."""
+def token_by_token_scores(model: ClozeModel, tokens: Mapping[str, Mapping[str, list[int]]], batch: Batch) -> Tensor:
+    """The scores of a batch whose rows have a mask for every token of the longest word: (batch, labels).
+
+    `tokens` are those of `label_tokens`: label -> word -> ids.
+    """
     labels = []
-    for words in label_tokens(model.tokenizer, template, verbalizer).values():
+    for words in tokens.values():
         scores = [_word_scores(model, keep_masks(batch, len(ids)), ids) for ids in words.values()]
         labels.append(torch.stack(scores).mean(dim=0))
     return torch.stack(labels, dim=1)
@@ -37,13 +41,12 @@ def keep_masks(batch: Batch, count: int) -> Batch:
     def take(array: NDArray[np.int64]) -> NDArray[np.int64]:
         return array[keep].reshape(len(array), width - batch.masks + count)
 
-    return Batch(
-        batch.rows,
-        take(batch.input_ids),
-        take(batch.attention_mask),
-        take(batch.token_type_ids),
-        batch.mask_positions,
-        count,
+    return replace(
+        batch,
+        input_ids=take(batch.input_ids),
+        attention_mask=take(batch.attention_mask),
+        token_type_ids=take(batch.token_type_ids),
+        masks=count,
     )
 
 
@@ -62,12 +65,5 @@ def _word_scores(model: ClozeModel, batch: Batch, tokens: list[int]) -> Tensor:
         open_masks[rows, chosen] = False
         filled = batch.input_ids.copy()
         filled[np.arange(count), batch.mask_positions + chosen.cpu().numpy()] = ids[chosen].cpu().numpy()
-        batch = Batch(
-            batch.rows,
-            filled,
-            batch.attention_mask,
-            batch.token_type_ids,
-            batch.mask_positions,
-            batch.masks,
-        )
+        batch = replace(batch, input_ids=filled)
     return total / len(tokens)

@@ -105,7 +105,7 @@ class _DeviceWords(NamedTuple):
     zero_points: Tensor | None
 
 
-def _mean_over_masks(states: Tensor) -> Tensor:
+def mean_over_masks(states: Tensor) -> Tensor:
     """(batch, [masks,] hidden) -> (batch, hidden)."""
     return states if states.ndim == 2 else states.mean(dim=1)
 
@@ -201,7 +201,7 @@ class ClozeModel(Encoder):
                 word_scores = at_masks[:, masks, torch.arange(len(ids), device=ids.device)]  # (batch, tokens)
             scores: Tensor = word_scores @ mean.to(self.dtype).T
             if self.label_offsets is not None:
-                scores = scores + self.label_offsets(self.head.transform(_mean_over_masks(states)))
+                scores = scores + self.label_offsets(self.head.transform(mean_over_masks(states)))
             if zero_points is not None:
                 scores = scores - zero_points.to(self.dtype)
         return scores

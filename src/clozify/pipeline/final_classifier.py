@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from clozify.config.recipe import Training
 from clozify.data.decision import Decision
+from clozify.data.label_matrix import indicators
 from clozify.data.rows import Rows
 from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import distill
@@ -87,13 +88,19 @@ class Distillation:
         """Train the classifier; returns the losses."""
         plan = worker.plan
         assert plan.unlabeled is not None
+        targets = self.soft_labels.load(worker.folder)
         if is_small(plan.unlabeled):
-            rows = classifier.encode(plan.unlabeled)
+            sources = [plan.unlabeled]
+            if plan.recipe.distill.labeled_rows:
+                sources.append(plan.labeled)
+                targets = np.concatenate([targets, indicators(plan.labeled)])
+            texts = {field: [text for rows in sources for text in rows.texts(field)] for field in plan.task.fields}
+            encoded = classifier.encode_texts(texts)
         else:
             fields = classifier.template.fields
             tokens = unlabeled_tokens_on_disk(worker, classifier.tokenizer, plan.student, fields)
-            rows = EncodedRows(classifier.template, tokens, classifier.max_length)
-        return distill(classifier, rows, self.soft_labels.load(worker.folder), setup)
+            encoded = EncodedRows(classifier.template, tokens, classifier.max_length)
+        return distill(classifier, encoded, targets, setup)
 
 
 @dataclass(frozen=True)

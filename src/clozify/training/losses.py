@@ -6,7 +6,11 @@ within a micro-batch becomes a weighted sum.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,6 +30,17 @@ def binary_cross_entropy(scores: Tensor, targets: Tensor, weights: Tensor | None
     """
     losses = functional.binary_cross_entropy_with_logits(scores, targets.to(scores.dtype), reduction="none")
     return (losses if weights is None else losses * weights).sum(dim=-1).mean()
+
+
+def label_loss(scores: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """L_CE of label indices, (rows,), or the binary cross-entropy of a label matrix, (rows, labels)."""
+    loss = cross_entropy if labels.ndim == 1 else binary_cross_entropy
+    return loss(scores, labels, weights)
+
+
+def label_targets(labels: NDArray[Any]) -> NDArray[Any]:
+    """Label indices, or a label matrix, in the data type that `label_loss` takes."""
+    return labels.astype(np.int64 if labels.ndim == 1 else np.float32)
 
 
 def masked_lm_loss(scores: Tensor, tokens: Tensor, counts: Tensor, micro_batches: int) -> Tensor:

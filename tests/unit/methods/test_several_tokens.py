@@ -15,7 +15,7 @@ from clozify.methods.token_by_token import keep_masks, token_by_token_scores
 from clozify.models.cloze import load_model
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
-from clozify.prompts.verbalizer import _mean_weights, word_ids
+from clozify.prompts.verbalizer import _mean_weights, label_tokens, word_ids
 from clozify.training.loop import TrainingSetup, seed_everything
 
 TASK = load_task(
@@ -98,7 +98,8 @@ def test_masks_are_filled_from_the_most_to_the_least_probable_token(tiny):
     batch = encoded(model, prompts).batch(np.arange(3))
     template = prompts.patterns[0].template
     with torch.no_grad():
-        scores = token_by_token_scores(model, template, TASK.pairs[0].verbalizer, batch)
+        words = label_tokens(model.tokenizer, template, TASK.pairs[0].verbalizer)
+        scores = token_by_token_scores(model, words, batch)
     tokens = word_ids(model.tokenizer, template, "terrible all okay")
     for row in range(3):
         ids = batch.input_ids[row, : batch.attention_mask[row].sum()].tolist()

@@ -1,0 +1,76 @@
+"""What a teacher is: it gives rows log-probabilities of the labels, or abstains, and says what that costs.
+
+A pair of a language model is one kind of teacher; its scores are made in `methods/` and kept as those of a member. All
+other kinds are modules of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozify.data.rows import Rows
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What scoring some rows costs, before it is done; what is not known or needed is None or 0."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    price: float | None = None  # in the currency of the prices that the user gave
+
+
+@dataclass(frozen=True)
+class ScoringContext:
+    """What a teacher may use when it scores rows."""
+
+    labeled: Rows  # T, for examples in a prompt or for fitting; may be empty
+    device: str  # "cpu" or "cuda"
+    cache: Path  # a folder for answers that are kept, each under a key of its content
+    log: Callable[[str], None]
+    uncertainty: NDArray[np.float64] | None = None  # (rows,): a teacher that cannot score all takes the highest first
+
+
+class Teacher(Protocol):
+    """Votes on rows."""
+
+    @property
+    def name(self) -> str:
+        """Its name in logs, metrics and the report; unique in a run."""
+
+    @property
+    def kind(self) -> str:
+        """"rule", "classifier", "nli", "openai", "function" or "estimator"."""
+
+    def key(self) -> dict[str, Any]:
+        """What its scores depend on, besides the rows and T, as JSON; never a secret."""
+
+    def cost(self, rows: Rows) -> Cost:
+        """What it will cost to score these rows, at most."""
+
+    def score(self, rows: Rows, context: ScoringContext) -> NDArray[np.float32]:
+        """Log-probabilities, (rows, labels) in the order of the task's labels; NaN in rows on which it abstains.
+
+        A vote for a single label is 0 for it and -inf for the others.
+        """
+
+
+def abstentions(rows: int, labels: int) -> NDArray[np.float32]:
+    """Scores of a teacher that abstains on all rows: (rows, labels)."""
+    return np.full((rows, labels), np.nan, dtype=np.float32)
+
+
+def votes(labels_of_rows: NDArray[np.int64], labels: int) -> NDArray[np.float32]:
+    """Scores of a teacher that names one label a row, or none (-1): (rows, labels)."""
+    scores = abstentions(len(labels_of_rows), labels)
+    voted = np.flatnonzero(labels_of_rows >= 0)
+    scores[voted] = -np.inf
+    scores[voted, labels_of_rows[voted]] = 0.0
+    return scores

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _to_tuple(value: object) -> object:
+    """One word without a list is a list of one word."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _to_text(value: object) -> object:
+    """Numbers and truth values as text: labels often are."""
+    return str(value).lower() if isinstance(value, (bool, int)) else value
+
+
+LabelName = Annotated[str, BeforeValidator(_to_text)]
+RuleWords = Annotated[tuple[str, ...], BeforeValidator(_to_tuple)]
 
 
 class _Entry(BaseModel):
@@ -12,12 +26,12 @@ class _Entry(BaseModel):
 
 
 class RuleEntry(_Entry):
-    """A rule: it votes for its label on rows that match, and abstains on all others."""
+    """A rule: it votes for its label on rows that meet all of its conditions, and abstains on all others."""
 
-    label: str
-    any: tuple[str, ...] = ()
-    none: tuple[str, ...] = ()
-    regex: str | None = None
+    label: LabelName
+    any: RuleWords = ()  # one of these words or phrases occurs
+    none: RuleWords = ()  # none of these occurs
+    regex: str | None = None  # it matches somewhere
     field: str | None = None  # all fields without one
     name: str = ""
 
@@ -58,3 +72,9 @@ class OpenAIEntry(_Entry):
 
 
 TeacherEntry = Annotated[ModelEntry | ClassifierEntry | NliEntry | OpenAIEntry, Field(discriminator="kind")]
+ENTRY_OF_KIND: dict[str, type[BaseModel]] = {
+    "model": ModelEntry,
+    "classifier": ClassifierEntry,
+    "nli": NliEntry,
+    "openai": OpenAIEntry,
+}

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+LABEL_SLOT = "{label}"  # where a label's word goes in a hypothesis
+
+
+def _has_label_slot(hypothesis: str) -> str:
+    if LABEL_SLOT not in hypothesis:
+        raise PydanticCustomError("hypothesis", "it has no {slot} where the label's word goes", {"slot": LABEL_SLOT})
+    return hypothesis
 
 
 class _Entry(BaseModel):
@@ -36,6 +45,7 @@ class ClassifierEntry(_Entry):
     kind: Literal["classifier"]
     model: str
     labels: dict[str, str] = {}  # the classifier's label -> the task's, where they differ
+    pair: bool = True  # the last of several fields is the text pair; else all are joined
     name: str = ""
 
 
@@ -44,7 +54,7 @@ class NliEntry(_Entry):
 
     kind: Literal["nli"]
     model: str
-    hypothesis: str = "This text is about {label}."
+    hypothesis: Annotated[str, AfterValidator(_has_label_slot)] = f"This text is about {LABEL_SLOT}."
     name: str = ""
 
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 LABEL_SLOT = "{label}"  # where a label's word goes in a hypothesis
+
+
+def _to_tuple(value: object) -> object:
+    """One word without a list is a list of one word."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _to_text(value: object) -> object:
+    """Numbers and truth values as text: labels often are."""
+    return str(value).lower() if isinstance(value, (bool, int)) else value
 
 
 def _has_label_slot(hypothesis: str) -> str:
@@ -16,17 +26,21 @@ def _has_label_slot(hypothesis: str) -> str:
     return hypothesis
 
 
+LabelName = Annotated[str, BeforeValidator(_to_text)]
+RuleWords = Annotated[tuple[str, ...], BeforeValidator(_to_tuple)]
+
+
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class RuleEntry(_Entry):
-    """A rule: it votes for its label on rows that match, and abstains on all others."""
+    """A rule: it votes for its label on rows that meet all of its conditions, and abstains on all others."""
 
-    label: str
-    any: tuple[str, ...] = ()
-    none: tuple[str, ...] = ()
-    regex: str | None = None
+    label: LabelName
+    any: RuleWords = ()  # one of these words or phrases occurs
+    none: RuleWords = ()  # none of these occurs
+    regex: str | None = None  # it matches somewhere
     field: str | None = None  # all fields without one
     name: str = ""
 
@@ -44,7 +58,7 @@ class ClassifierEntry(_Entry):
 
     kind: Literal["classifier"]
     model: str
-    labels: dict[str, str] = {}  # the classifier's label -> the task's, where they differ
+    labels: dict[str, LabelName] = {}  # the classifier's label -> the task's, where they differ
     pair: bool = True  # the last of several fields is the text pair; else all are joined
     name: str = ""
 
@@ -68,3 +82,9 @@ class OpenAIEntry(_Entry):
 
 
 TeacherEntry = Annotated[ModelEntry | ClassifierEntry | NliEntry | OpenAIEntry, Field(discriminator="kind")]
+ENTRY_OF_KIND: dict[str, type[BaseModel]] = {
+    "model": ModelEntry,
+    "classifier": ClassifierEntry,
+    "nli": NliEntry,
+    "openai": OpenAIEntry,
+}

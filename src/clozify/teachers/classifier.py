@@ -37,7 +37,7 @@ class ClassifierTeacher:
         self.model = str(model)
         self.labels = dict(labels or {})
         self.pair = pair
-        self.name = name or f"classifier {Path(self.model).name}"
+        self.name = name or self.model
 
     def key(self) -> dict[str, Any]:
         """The model's content, the mapping and how texts are read."""

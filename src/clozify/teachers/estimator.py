@@ -36,7 +36,7 @@ class EstimatorTeacher:
                 "scikit-learn, or a pipeline that ends in one."
             )
         self.estimator = estimator
-        self.name = name or f"estimator {_class_name(estimator)}"
+        self.name = name or _class_name(estimator)
 
     @property
     def learns_from_labeled(self) -> bool:

@@ -38,7 +38,7 @@ class NliTeacher:
             raise TaskError(f"The hypothesis '{hypothesis}' has no {LABEL_SLOT}; write it where the label's word goes.")
         self.model = str(model)
         self.hypothesis = hypothesis
-        self.name = name or f"nli {Path(self.model).name}"
+        self.name = name or self.model
 
     def key(self) -> dict[str, Any]:
         """The model's content and the hypothesis; the labels' words are the task's."""

@@ -40,6 +40,7 @@ RANGE = float(np.log(1e4))  # a label is at most that much less likely than the 
 TEMPERATURES = (1e-2, 1e3)
 FEWEST_COMMON_ROWS = 10  # on which two teachers vote, to compare them
 ITERATIONS = 100
+FITTED_ROWS = 5_000  # unlabelled rows, evenly spaced, that weights are fitted on
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from sklearn.model_selection import KFold
 
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.combination import (
+    FITTED_ROWS,
     CombinedScores,
     OnLabeled,
     TeacherWeight,
@@ -42,7 +43,6 @@ from clozify.utils.npy import create_npy
 PATTERNS = "patterns"
 ANSWERS = "answers"  # the folder of answers that were paid for, in the run's folder
 CROSS_FITTING_FOLDS = 5
-FITTED_ROWS = 5_000  # unlabelled rows, evenly spaced, that weights are fitted on
 VOTES_BEFORE_TRAINING = 5  # a fine-tuned pattern's accuracy before training counts as so many votes at most
 
 

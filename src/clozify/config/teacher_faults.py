@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clozify.config.rule_patterns import regex_fault
-from clozify.config.teachers import ENTRY_OF_KIND, RuleEntry, TeacherEntry
-from clozify.errors import did_you_mean, quoted
+from clozify.config.teachers import ENTRY_OF_KIND, ClassifierEntry, RuleEntry, TeacherEntry
+from clozify.errors import did_you_mean, quoted, unknown_names
 
 if TYPE_CHECKING:
     from clozify.config.task import Task
@@ -34,6 +34,9 @@ def teacher_problems(task: Task) -> list[str]:
         )
     for name, rule in zip(rule_names(task.rules), task.rules, strict=True):
         problems += [f"The {_subject(name)} {fault}" for fault in _rule_faults(rule, task)]
+    for name, teacher in zip(teacher_names(task.teachers), task.teachers, strict=True):
+        if isinstance(teacher, ClassifierEntry):
+            problems += _mapping_faults(name, teacher, task)
     names = [*rule_names(task.rules), *teacher_names(task.teachers)]
     problems += [
         f"The name '{name}' stands for {count} rules or teachers; give each its own with name = \"...\"."
@@ -76,6 +79,18 @@ def _rule_faults(rule: RuleEntry, task: Task) -> list[str]:
     if rule.regex is not None and (fault := regex_fault(rule.regex)):
         faults.append(fault)
     return faults
+
+
+def _mapping_faults(name: str, teacher: ClassifierEntry, task: Task) -> list[str]:
+    """A sentence where a classifier's labels are mapped to labels that the task does not have."""
+    names = {label.casefold() for labels in (task.labels, *task.aliases) for label in labels}
+    unknown = [label for label in dict.fromkeys(teacher.labels.values()) if label.casefold() not in names]
+    if not unknown:
+        return []
+    return [
+        f"The teacher '{name}' maps labels to {unknown_names(unknown, task.labels)}, which the task does not have; its "
+        f"labels are {quoted(task.labels, 5)}."
+    ]
 
 
 def explain_teacher_fault(fault: Any) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+LABEL_SLOT = "{label}"  # where a label's word goes in a hypothesis
 
 
 def _to_tuple(value: object) -> object:
@@ -15,6 +18,12 @@ def _to_tuple(value: object) -> object:
 def _to_text(value: object) -> object:
     """Numbers and truth values as text: labels often are."""
     return str(value).lower() if isinstance(value, (bool, int)) else value
+
+
+def _has_label_slot(hypothesis: str) -> str:
+    if LABEL_SLOT not in hypothesis:
+        raise PydanticCustomError("hypothesis", "it has no {slot} where the label's word goes", {"slot": LABEL_SLOT})
+    return hypothesis
 
 
 LabelName = Annotated[str, BeforeValidator(_to_text)]
@@ -49,7 +58,8 @@ class ClassifierEntry(_Entry):
 
     kind: Literal["classifier"]
     model: str
-    labels: dict[str, str] = {}  # the classifier's label -> the task's, where they differ
+    labels: dict[str, LabelName] = {}  # the classifier's label -> the task's, where they differ
+    pair: bool = True  # the last of several fields is the text pair; else all are joined
     name: str = ""
 
 
@@ -58,7 +68,7 @@ class NliEntry(_Entry):
 
     kind: Literal["nli"]
     model: str
-    hypothesis: str = "This text is about {label}."
+    hypothesis: Annotated[str, AfterValidator(_has_label_slot)] = f"This text is about {LABEL_SLOT}."
     name: str = ""
 
 

@@ -183,3 +183,13 @@ def test_counts_that_compile_to_little_are_allowed(text):
 
 def test_a_regex_that_is_nested_too_deeply_is_an_error():
     assert "nested too deeply" in regex_fault("(" * 5000 + "a" + ")" * 5000)
+
+
+def test_a_classifiers_labels_are_mapped_to_labels_of_the_task_and_a_hypothesis_has_a_slot():
+    text = '\n[[teachers]]\nkind = "classifier"\nmodel = "old"\nlabels = { LABEL_0 = "nothing", LABEL_1 = 7 }\n'
+    with pytest.raises(TaskError, match="The teacher 'old' maps labels to 'nothing' and '7', which the task does not"):
+        parse_task(TASK + text)
+    with pytest.raises(
+        TaskError, match=r"'hypothesis' in number 1 of \[\[teachers\]\] is 'It is.': it has no \{label\}"
+    ):
+        parse_task(TASK + '\n[[teachers]]\nkind = "nli"\nmodel = "x"\nhypothesis = "It is."\n')

@@ -47,7 +47,7 @@ class Teacher(Protocol):
 
     @property
     def kind(self) -> str:
-        """"rule", "classifier", "nli", "openai", "function" or "estimator"."""
+        """ "rule", "classifier", "nli", "openai", "function" or "estimator"."""
 
     def key(self) -> dict[str, Any]:
         """What its scores depend on, besides the rows and T, as JSON; never a secret."""

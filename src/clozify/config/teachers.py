@@ -8,9 +8,32 @@ from string import Formatter
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from clozify.errors import quoted, unknown_names
+
+LABEL_SLOT = "{label}"  # where a label's word goes in a hypothesis
+
+
+def _to_tuple(value: object) -> object:
+    """One word without a list is a list of one word."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _to_text(value: object) -> object:
+    """Numbers and truth values as text: labels often are."""
+    return str(value).lower() if isinstance(value, (bool, int)) else value
+
+
+def _has_label_slot(hypothesis: str) -> str:
+    if LABEL_SLOT not in hypothesis:
+        raise PydanticCustomError("hypothesis", "it has no {slot} where the label's word goes", {"slot": LABEL_SLOT})
+    return hypothesis
+
+
+LabelName = Annotated[str, BeforeValidator(_to_text)]
+RuleWords = Annotated[tuple[str, ...], BeforeValidator(_to_tuple)]
 
 OPENAI_URL = "https://api.openai.com/v1"
 EXAMPLE_URL = "http://localhost:8000/v1"
@@ -22,12 +45,12 @@ class _Entry(BaseModel):
 
 
 class RuleEntry(_Entry):
-    """A rule: it votes for its label on rows that match, and abstains on all others."""
+    """A rule: it votes for its label on rows that meet all of its conditions, and abstains on all others."""
 
-    label: str
-    any: tuple[str, ...] = ()
-    none: tuple[str, ...] = ()
-    regex: str | None = None
+    label: LabelName
+    any: RuleWords = ()  # one of these words or phrases occurs
+    none: RuleWords = ()  # none of these occurs
+    regex: str | None = None  # it matches somewhere
     field: str | None = None  # all fields without one
     name: str = ""
 
@@ -45,7 +68,8 @@ class ClassifierEntry(_Entry):
 
     kind: Literal["classifier"]
     model: str
-    labels: dict[str, str] = {}  # the classifier's label -> the task's, where they differ
+    labels: dict[str, LabelName] = {}  # the classifier's label -> the task's, where they differ
+    pair: bool = True  # the last of several fields is the text pair; else all are joined
     name: str = ""
 
 
@@ -54,7 +78,7 @@ class NliEntry(_Entry):
 
     kind: Literal["nli"]
     model: str
-    hypothesis: str = "This text is about {label}."
+    hypothesis: Annotated[str, AfterValidator(_has_label_slot)] = f"This text is about {LABEL_SLOT}."
     name: str = ""
 
 
@@ -71,7 +95,7 @@ class OpenAIEntry(_Entry):
     descriptions: dict[str, str] = Field({}, description="What labels mean, a sentence each; for some or all labels.")
     examples: int = Field(8, ge=0, description="How many labelled rows a prompt holds at most.")
     characters: int = Field(4_000, ge=1, description="How many characters of a field's text a prompt holds at most.")
-    logprobs: Literal["auto"] | bool = Field("auto", description="Whether to ask for log-probabilities.")
+    logprobs: Literal["auto", True, False] = Field("auto", description="Whether to ask for log-probabilities.")
     answers: int = Field(1, ge=1, description="How many answers are sampled a row where there are no probabilities.")
     temperature: float | None = Field(None, ge=0, description="Of sampling; else 0 for one answer, 1 for several.")
     answer_tokens: int = Field(16, ge=1, description="How long an answer may be; a model that reasons needs more.")
@@ -136,3 +160,9 @@ class OpenAIEntry(_Entry):
 
 
 TeacherEntry = Annotated[ModelEntry | ClassifierEntry | NliEntry | OpenAIEntry, Field(discriminator="kind")]
+ENTRY_OF_KIND: dict[str, type[BaseModel]] = {
+    "model": ModelEntry,
+    "classifier": ClassifierEntry,
+    "nli": NliEntry,
+    "openai": OpenAIEntry,
+}

@@ -21,11 +21,12 @@ from clozify.models.builtin import builtin_folder, is_builtin
 from clozify.models.int8 import INT8_FILE, has_int8_weights, read_int8
 from clozify.utils import libraries
 
-Architecture = Literal["masked LM", "new classifier", "classifier", "translation model"]
+Architecture = Literal["masked LM", "new classifier", "classifier", "other classifier", "translation model"]
 AUTO_CLASSES: dict[Architecture, str] = {
     "masked LM": "AutoModelForMaskedLM",
     "new classifier": "AutoModelForSequenceClassification",  # an encoder that gets a new head
     "classifier": "AutoModelForSequenceClassification",
+    "other classifier": "AutoModelForSequenceClassification",  # one that clozify did not train
     "translation model": "AutoModelForSeq2SeqLM",
 }
 
@@ -90,14 +91,15 @@ def make_readable(folder: Path) -> None:
         shutil.copymode(next(folder.glob("*config.json")), file)
 
 
-def load_config(name: str | Path) -> Any:
-    """The config of a model that is on this machine."""
+def load_config(name: str | Path, from_hub: bool = False) -> Any:
+    """The config of a model that is on this machine or, with `from_hub`, of one that the hub has."""
     import transformers
 
     path = model_path(name)
     _check_path(path)
+    local = not from_hub or Path(path).is_dir() or not libraries.hub_reachable()
     with _loading(path, "config.json", "classifier"):
-        return transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        return transformers.AutoConfig.from_pretrained(path, local_files_only=local, trust_remote_code=False)
 
 
 def count_encoder_parameters(name: str | Path) -> int:
@@ -126,7 +128,7 @@ def _load_tokenizer(path: str, architecture: Architecture, hub_options: dict[str
         return tokenizer
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what Transformers returns where the file is missing
         raise ModelError(f"The model '{path}' comes without a tokenizer; put its tokenizer.json into its folder.")
-    if tokenizer.mask_token_id is None:
+    if architecture != "other classifier" and tokenizer.mask_token_id is None:
         raise ModelError(f"The tokenizer of the model '{path}' has no mask token; use a model like BERT or RoBERTa.")
     return tokenizer
 
@@ -168,6 +170,11 @@ def _load_weights(path: str, architecture: Architecture, config: Any, options: d
         return model
     if architecture == "classifier":
         raise ModelError(f"The classifier in '{path}' lacks some of its weights ({missing[0]}); train it again.")
+    if architecture == "other classifier":
+        raise ModelError(
+            f"The model '{path}' lacks weights of a classifier ({missing[0]}), so its answers would be random; name a "
+            "model that was trained to classify."
+        )
     if getattr(config, "legacy", False):  # DeBERTa's newer files have other names for the head's weights
         config.legacy = False
         return _load_weights(path, architecture, config, options)

@@ -48,6 +48,7 @@ class TrainInputs:
     column_mapping: Mapping[str, str] | None = None
     augmented: RowSource | None = None
     allow_overlap: bool = False
+    teachers: Sequence[Any] = ()  # besides those of the task
 
     def read(self, name: str, task: Task) -> Rows | None:
         """The rows of the input `labeled`, `unlabeled`, `test` or `dev`, as the task reads them; None without any."""

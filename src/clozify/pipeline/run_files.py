@@ -15,10 +15,11 @@ from clozify.pipeline.run import Run
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import data_inputs, hash_key, model_key
 from clozify.runs.plan import Plan
-from clozify.runs.records import ENSEMBLE_FILE, EnsembleMember, EnsembleRecord, Member
+from clozify.runs.records import ENSEMBLE_FILE, EnsembleMember, EnsembleRecord, EnsembleTeacher, Member
+from clozify.teachers.base import Teacher
 
 
-def describe_run(plan: Plan) -> dict[str, Any]:
+def describe_run(plan: Plan, teachers: Sequence[Teacher] = ()) -> dict[str, Any]:
     """The content of run.json: everything that the run works on."""
     data: dict[str, dict[str, Any]] = {
         name: {**key, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).renamed_columns}
@@ -40,10 +41,18 @@ def describe_run(plan: Plan) -> dict[str, Any]:
             "student": model_key(plan.student),
             "paraphrases": None if plan.paraphrases is None else plan.paraphrases.digest,
         },
+        **({"teachers": [teacher.key() for teacher in teachers]} if teachers else {}),
     }
 
 
-def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float], decision: Decision) -> None:
+def write_ensemble(
+    run: Run,
+    members: Sequence[Member],
+    weights: Sequence[float],
+    decision: Decision,
+    teachers: Sequence[EnsembleTeacher] = (),
+    combined: Member | None = None,
+) -> None:
     """Write ensemble.json: the members with their weights, and the task and recipe to predict with them."""
     pairs = run.plan.task.pairs
     record = EnsembleRecord(
@@ -60,8 +69,12 @@ def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float]
             for member, weight in zip(members, weights, strict=True)
         ],
         thresholds=decision.by_label(),
+        teachers=list(teachers) or None,
+        combined=None if combined is None else combined.key,
     )
     content = record.model_dump()
+    if combined is None:
+        del content["teachers"], content["combined"]
     if not decision.multilabel:
         del content["thresholds"], content["recipe"]["multilabel"]
         for member in content["weights"]:

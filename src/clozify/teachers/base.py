@@ -49,6 +49,10 @@ class Teacher(Protocol):
     def kind(self) -> str:
         """ "rule", "classifier", "nli", "openai", "function" or "estimator"."""
 
+    @property
+    def uses_labeled(self) -> bool:
+        """Whether its scores depend on T: then its accuracy on T is cross-fitted."""
+
     def key(self) -> dict[str, Any]:
         """What its scores depend on, besides the rows and T, as JSON; never a secret."""
 

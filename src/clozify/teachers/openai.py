@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -32,6 +33,7 @@ class OpenAITeacher:
     """Asks a model for each row's label; see `OpenAIEntry` for its settings and docs/teachers.md for what is sent."""
 
     kind = "openai"
+    uses_labeled = False  # T gives examples, but a row of T is never its own one, so nothing has to be cross-fitted
 
     def __init__(self, entry: OpenAIEntry, task: Task, budget: Budget | None = None) -> None:
         if problems := entry.problems(task.fields, task.labels):
@@ -39,6 +41,15 @@ class OpenAITeacher:
         self.name = entry.name or entry.model
         check_budget(entry, self.name, budget)
         self._entry, self._task, self._budget = entry, task, budget
+
+    @property
+    def row_limit(self) -> int | None:
+        """How many rows it is asked about at most; None for all. Under a limit the most uncertain rows come first."""
+        budget = self._budget or Budget()
+        counts = [n for n in (self._entry.rows, self._entry.max_requests, budget.requests) if n is not None]
+        if self._entry.max_tokens is not None or budget.tokens is not None or budget.price is not None:
+            counts.append(sys.maxsize)  # how many rows that is shows later
+        return min(counts, default=None)
 
     def key(self) -> dict[str, Any]:
         """What the scores depend on: all settings but those of how requests are sent; the limits, too."""

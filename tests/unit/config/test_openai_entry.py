@@ -2,8 +2,9 @@ import pytest
 from pydantic import ValidationError
 
 from clozify.config.budget import Budget, parse_budget
+from clozify.config.task import load_task
 from clozify.config.teachers import OpenAIEntry
-from clozify.errors import RunError
+from clozify.errors import RunError, TaskError
 
 
 def entry(**settings):
@@ -80,3 +81,28 @@ def test_a_budget_is_requests_tokens_or_money(text, budget):
 def test_what_is_no_budget_is_refused_in_one_sentence(text):
     with pytest.raises(RunError, match="not understood; write"):
         parse_budget(text)
+
+
+def test_a_task_file_with_faults_in_an_entry_names_all_of_them():
+    teachers = [{"kind": "openai", "model": "m", "base_url": "x", "prompt": "{row} {nothing}"}]
+    content = {"fields": ["text"], "patterns": ["{text} {mask}"], "labels": ["good", "bad"], "teachers": teachers}
+    with pytest.raises(TaskError) as caught:
+        load_task(content)
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"api_key": "sk-secret"}, "the entry 'api_key' in number 1 of [[teachers]] is not known"),
+        ({"logprobs": "maybe"}, "the entry 'logprobs' in number 1 of [[teachers]] is 'maybe'"),
+        ({"rows": -1}, "the entry 'rows' in number 1 of [[teachers]] is -1"),
+    ],
+)
+def test_a_wrong_entry_is_named(settings, said):
+    teachers = [{"kind": "openai", "model": "m", **settings}]
+    with pytest.raises(TaskError) as caught:
+        load_task({"fields": ["text"], "patterns": ["{text} {mask}"], "labels": ["a b", "c d"], "teachers": teachers})
+    (problem,) = caught.value.problems
+    assert said in problem
+    assert "secret" not in problem

@@ -287,6 +287,16 @@ def test_the_key_of_scores_holds_what_they_depend_on_and_nothing_else():
     assert key(Budget(requests=5)) != key()
 
 
+def test_a_limit_of_any_kind_limits_the_rows():
+    def limit(budget=None, **settings):
+        return OpenAITeacher(OpenAIEntry(kind="openai", model="m", **settings), TASK, budget).row_limit
+
+    assert limit() is None
+    assert limit(rows=5, max_requests=9) == limit(Budget(requests=5)) == 5
+    assert limit(max_tokens=1) > 1e9
+    assert limit(Budget(price=1.0), input_price=1.0) > 1e9
+
+
 def test_examples_are_rows_of_t_without_the_row_itself(ask, server):
     labeled = make_rows({"text": ["good x", "bad y"], "label": ["good", "bad"]}, TASK, "T")
     ask(["good x"], labeled=labeled)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import entropy
 
 from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.in_memory import RowSource, load_rows
@@ -26,8 +26,9 @@ from clozify.metrics import accuracy
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.runs.context import no_log
 from clozify.runs.plan import empty_rows
-from clozify.teachers.base import ScoringContext, Teacher
+from clozify.teachers.base import ScoringContext, Teacher, by_row_limit, row_limit
 from clozify.teachers.build import build_teachers
+from clozify.utils.user_cache import user_cache
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def zero_shot(
     max_length: int = MAX_LENGTH,
     labels_a_row: float = 1.0,
     teachers: Sequence[Any] = (),
+    budget: str | None = None,
 ) -> ZeroShotResult:
     """Predict every row with every pair of the task, and its rules and teachers, without any training.
 
@@ -156,9 +158,11 @@ def zero_shot(
     - `labels_a_row`: how many labels a row has on average, where a task allows several: the highest scores of all rows
       are predicted, so many that this holds. Without labelled rows no threshold can be chosen.
     - `teachers`: who votes besides the patterns and the task's own rules and teachers, as for `train`.
+    - `budget`: the most that an LLM behind an API may cost, as for `train`. Its answers are kept in the folder
+      `clozify` of the user's cache, so that none is paid for twice.
     """
     task = load_task(task)
-    others = build_teachers(task, teachers)
+    others = by_row_limit(build_teachers(task, teachers, budget))
     if not 0 < labels_a_row <= len(task.labels):
         raise DataError(
             f"Rows cannot have {labels_a_row:g} of {len(task.labels)} labels on average; name more or fewer."
@@ -173,7 +177,7 @@ def zero_shot(
     start_time = time.monotonic()
     scores = score_zero_shot(model, rows, calibrated, max_length, labels_a_row)
     if others:
-        scores = scores.with_teachers(_score_teachers(others, rows, model.device.type))
+        scores = _with_teachers(scores, others, model.device.type)
     seconds = time.monotonic() - start_time
     if path is not None:
         chunks = ((start, scores.probabilities(start, stop)) for start, stop in scores.chunks())
@@ -201,11 +205,22 @@ def zero_shot(
     )
 
 
-def _score_teachers(teachers: Sequence[Teacher], rows: Rows, device: str) -> list[NDArray[np.float32]]:
-    """The other teachers' scores of the rows, (rows, labels) each; nothing is known of the rows' labels."""
-    with tempfile.TemporaryDirectory() as cache:
-        context = ScoringContext(empty_rows(rows.task), device, Path(cache), no_log)
-        return [teacher.score(rows, context) for teacher in teachers]
+def _with_teachers(scores: ZeroShotScores, teachers: Sequence[Teacher], device: str) -> ZeroShotScores:
+    """The scores with the votes of other teachers; nothing is known of the rows' labels.
+
+    `teachers` are in the order of `by_row_limit`: who cannot score all rows is asked about those that the others are
+    least sure of.
+    """
+    rows = scores.rows
+    context = ScoringContext(empty_rows(rows.task), device, user_cache() / "answers", no_log)
+    for teacher in teachers:
+        uncertainty = None
+        if row_limit(teacher) is not None:
+            entropies = [entropy(scores.probabilities(start, stop), axis=-1) for start, stop in scores.chunks()]
+            uncertainty = np.concatenate(entropies)
+        votes = teacher.score(rows, replace(context, uncertainty=uncertainty))
+        scores = scores.with_teachers([*scores.other_scores, votes])
+    return scores
 
 
 def _teacher_votes(teachers: Sequence[Teacher], scores: ZeroShotScores) -> list[TeacherVotes]:

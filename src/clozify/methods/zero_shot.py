@@ -59,7 +59,7 @@ class ZeroShotScores:
         """The mean of the pairs' scores of a range of rows, combined with other teachers' votes: (rows, labels)."""
         scores = self.pair_scores(start, stop).mean(axis=0)
         if not self.other_scores:
-            return scores
+            return np.asarray(scores)
         return combine_votes([scores, *(others[start:stop] for others in self.other_scores)], self.weights)
 
     def chunks(self) -> Iterator[tuple[int, int]]:

@@ -36,7 +36,7 @@ from clozify.runs.keys import data_inputs, hash_key, job_key
 from clozify.runs.metrics import TeacherMetrics
 from clozify.runs.records import LABELED_SCORES, TEST_SCORES, UNLABELED_SCORES, EnsembleTeacher, Member
 from clozify.runs.results import jobs_folder
-from clozify.teachers.base import ScoringContext, Teacher, learns_from_labeled, row_limit
+from clozify.teachers.base import ScoringContext, Teacher, by_row_limit, learns_from_labeled, row_limit
 from clozify.utils.checked_files import open_npy
 from clozify.utils.npy import create_npy
 
@@ -148,10 +148,9 @@ class OtherTeachers:
 
     def _score_all(self, patterns: Sequence[PatternVotes]) -> list[ScoredTeacher]:
         run, scored = self.run, list[ScoredTeacher]()
-        limited = [teacher for teacher in run.teachers if row_limit(teacher) is not None]
-        for teacher in [*(teacher for teacher in run.teachers if teacher not in limited), *limited]:
+        for teacher in by_row_limit(run.teachers):
             uncertainty = None
-            if teacher in limited and run.plan.unlabeled is not None:
+            if row_limit(teacher) is not None and run.plan.unlabeled is not None:
                 uncertainty = _uncertainty(_weigh(run, patterns, scored))
             scored.append(_score(run, teacher, uncertainty))
         return scored

@@ -6,7 +6,7 @@ other kinds are modules of this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -75,6 +75,11 @@ def row_limit(teacher: Teacher) -> int | None:
     """How many unlabelled rows a teacher is asked about at most; None for all."""
     limit: int | None = getattr(teacher, "row_limit", None)
     return limit
+
+
+def by_row_limit(teachers: Sequence[Teacher]) -> list[Teacher]:
+    """The teachers that score all rows, then those that are asked about some of them."""
+    return sorted(teachers, key=lambda teacher: row_limit(teacher) is not None)
 
 
 def abstentions(rows: int, labels: int) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clozify.config.rule_patterns import regex_fault
-from clozify.config.teachers import ENTRY_OF_KIND, ClassifierEntry, RuleEntry, TeacherEntry
+from clozify.config.teachers import ENTRY_OF_KIND, ClassifierEntry, OpenAIEntry, RuleEntry, TeacherEntry
 from clozify.errors import did_you_mean, quoted, unknown_names
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def teacher_problems(task: Task) -> list[str]:
     for name, teacher in zip(teacher_names(task.teachers), task.teachers, strict=True):
         if isinstance(teacher, ClassifierEntry):
             problems += _mapping_faults(name, teacher, task)
+        if isinstance(teacher, OpenAIEntry):
+            problems += teacher.problems(task.fields, task.labels)
     names = [*rule_names(task.rules), *teacher_names(task.teachers)]
     problems += [
         f"The name '{name}' stands for {count} rules or teachers; give each its own with name = \"...\"."

@@ -117,13 +117,14 @@ def _show_rules(console: Console, result: RulesCheck) -> None:
     shown = result.rules
     if len(shown) > MAX_RULES:
         shown = sorted(shown, key=_rule_order)[:MAX_RULES]
+    with_labels = any(rule.correct is not None for rule in shown)
     table = Table("rule", "label", box=None, pad_edge=False)
-    for name in ("rows", "%", "right", "conflicts"):
+    for name in ("rows", "%", *(["right"] if with_labels else []), "conflicts"):
         table.add_column(name, justify="right")
     table.add_column("mostly with")
     for rule in shown:
-        right = "" if rule.correct is None else f"{rule.correct:,} of {rule.labeled:,}"
-        numbers = f"{rule.rows:,}", percent(rule.coverage), right, f"{rule.conflicts:,}"
+        right = [f"{rule.correct:,} of {rule.labeled:,}"] if with_labels else []
+        numbers = [f"{rule.rows:,}", percent(rule.coverage), *right, f"{rule.conflicts:,}"]
         table.add_row(Text(rule.rule), Text(rule.label), *numbers, Text(rule.conflicts_with or ""))
     console.print(table)
     if len(shown) < len(result.rules):

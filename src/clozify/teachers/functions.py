@@ -45,12 +45,6 @@ class FunctionTeacher:
     def __repr__(self) -> str:
         return f"<rule {self.name!r}>"
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        module, name = inspect.getmodule(self.function), self.function.__qualname__
-        if getattr(module, name, None) is self and self.function.__module__ != "__main__":
-            return name  # pickled by reference: under the function's own name stands this teacher
-        return FunctionTeacher, (self.function, self.name)
-
     def key(self) -> dict[str, Any]:
         """The function's name and a hash of its code, with the constants and functions that it uses."""
         return {"function": self.name, "code": sha256(_content(self.function, []).encode()).hexdigest()}

@@ -1,4 +1,3 @@
-import pickle
 import re
 
 import numpy as np
@@ -59,10 +58,6 @@ def test_a_function_can_have_another_name():
         return None
 
     assert refund.name == "money back"
-
-
-def test_a_decorated_function_can_be_sent_to_another_process():
-    assert pickle.loads(pickle.dumps(refunds)) is refunds
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,13 @@ def build_teachers(task: Task, objects: Iterable[Any] = (), budget: str | None =
 
 def _from_entry(entry: ClassifierEntry | NliEntry | OpenAIEntry, task: Task, budget: Budget | None) -> Teacher:
     if isinstance(entry, ClassifierEntry):
-        return ClassifierTeacher(entry.model, entry.labels, entry.pair, entry.name)
+        classifier = ClassifierTeacher(entry.model, entry.labels, entry.pair, entry.name)
+        classifier.check(task)  # before anything is trained
+        return classifier
     if isinstance(entry, NliEntry):
-        return NliTeacher(entry.model, entry.hypothesis, entry.name)
+        nli = NliTeacher(entry.model, entry.hypothesis, entry.name)
+        nli.check(task)
+        return nli
     return OpenAITeacher(entry, task, budget)
 
 

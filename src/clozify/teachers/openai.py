@@ -130,6 +130,8 @@ class _Asking:
         self._answered = False
         if refused := cache.server_fact(f"{self._server} without"):
             client.without = frozenset(json.loads(refused))
+        self._known_refused = client.without
+        self._reason = ""  # of the last refusal
         client.gives_logprobs = cache.server_fact(f"{self._server} logprobs") == "given"
 
     def ask_all(self, rows: Rows) -> list[NDArray[np.float64] | None]:
@@ -160,6 +162,8 @@ class _Asking:
                     future.result()
             finally:
                 failed.set()  # requests under way are awaited and kept, no others are sent
+        if self._refused and not self._answered:
+            raise self._client.refused(self._reason)
         return probabilities
 
     def log_summary(self) -> None:
@@ -170,7 +174,7 @@ class _Asking:
             f"{self._sent:,} requests sent; in all {spent.requests:,} requests and {spent.tokens:,} tokens{costs}",
             f"a limit is reached: no vote on {self._over_limit:,} rows" if self._over_limit else "",
             f"no label in the answers: no vote on {self._no_label:,} rows" if self._no_label else "",
-            f"refused by the server: no vote on {self._refused:,} rows" if self._refused else "",
+            f"refused by the server: no vote on {self._refused:,} rows ({self._reason})" if self._refused else "",
         ]
         for line in filter(None, lines):
             self._log(line)
@@ -195,8 +199,9 @@ class _Asking:
                 return None
         except RequestRefusedError as error:
             self._count("_refused")
+            self._reason = str(error)
             if not self._answered and self._refused >= REFUSED_AT_FIRST:
-                raise self._client.refused(str(error)) from None
+                raise self._client.refused(self._reason) from None
             return None
         probabilities = vote_fractions(samples, self._labels)
         if probabilities is None:
@@ -236,12 +241,13 @@ class _Asking:
                 with self._locked(key):
                     answer = self._cache.get(key) or self._send(key, messages, settings)
             except RequestRefusedError as error:
-                if not self._client.drop_refused(settings, str(error), self._save_refused):
+                if not self._client.drop_refused(settings, str(error)):
                     raise
                 continue
             self._answered = True
             if logprobs and not self._check_logprobs(answer, settings):
                 continue
+            self._save_refused()
             return answer
 
     def _send(self, key: str, messages: Sequence[Message], settings: dict[str, Any]) -> Answer:
@@ -258,14 +264,19 @@ class _Asking:
     def _check_logprobs(self, answer: Answer, settings: dict[str, Any]) -> bool:
         """Remember whether the server gives log-probabilities; False where it ignores that they are asked for."""
         if answer.tokens is None and not self._client.gives_logprobs:
-            return not self._client.drop_refused(settings, "logprobs", self._save_refused)
+            return not self._client.drop_refused(settings, "logprobs")
         if not self._client.gives_logprobs:
             self._client.gives_logprobs = True
             self._cache.set_server_fact(f"{self._server} logprobs", "given")
         return True
 
-    def _save_refused(self, names: frozenset[str]) -> None:
-        self._cache.set_server_fact(f"{self._server} without", json.dumps(sorted(names)))
+    def _save_refused(self) -> None:
+        """Remember and log what the server refuses, once it has answered a request without it."""
+        with self._lock:
+            names, self._known_refused = self._client.without - self._known_refused, self._client.without
+        if not names:
+            return
+        self._cache.set_server_fact(f"{self._server} without", json.dumps(sorted(self._known_refused)))
         if "logprobs" in names:
             kind = f"{self._entry.answers} answers a row" if self._entry.answers > 1 else "one answer a row is a vote"
             self._log(f"the server gives no log-probabilities; {kind}")

@@ -194,7 +194,7 @@ def test_a_server_that_needs_a_key_and_one_that_is_not_there_are_named(ask, serv
 def test_a_row_that_the_server_refuses_gets_no_vote(ask, server):
     server.faults = [error(400, "maximum context length is 10 tokens; you sent max_tokens")]
     same(ask(["good long", "bad b"]), [NONE, BAD])
-    assert "m: refused by the server: no vote on 1 rows" in ask.log
+    assert any("refused by the server: no vote on 1 rows (maximum context length" in line for line in ask.log)
 
 
 def test_a_server_that_refuses_every_row_is_an_error(ask, server):
@@ -202,6 +202,16 @@ def test_a_server_that_refuses_every_row_is_an_error(ask, server):
     with pytest.raises(ModelError, match="refuses every request"):
         ask([f"row {index}" for index in range(50)], concurrency=1)
     assert len(server.requests) == 5
+
+
+def test_a_refusal_for_another_reason_says_nothing_about_log_probabilities(ask, server):
+    server.logprobs = "give"
+    server.top = lambda body: {"2": 0.6, "1": 0.4}
+    server.faults = [error(400, "the model is another one")] * 4
+    with pytest.raises(ModelError, match=r"refuses every request \(the model is another one\)"):
+        ask(["a", "b"], logprobs="auto", concurrency=1)
+    server.faults = []
+    same(ask(["a"], logprobs="auto"), [np.log([0.4, 0.6])])
 
 
 def test_requests_run_at_the_same_time_but_not_more_than_asked_for(ask, server):

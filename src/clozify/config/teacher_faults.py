@@ -45,8 +45,8 @@ def teacher_problems(task: Task) -> list[str]:
         for name, count in Counter(names).items()
         if count > 1
     ]
-    if clash := [name for name in dict.fromkeys(names) if name in {pair.name for pair in task.pairs}]:
-        problems.append(f"A rule or teacher is called {quoted(clash)}, as a pattern is; rename it.")
+    if clash := [name for name in dict.fromkeys(names) if name in {"patterns", *(pair.name for pair in task.pairs)}]:
+        problems.append(f"A rule or teacher is called {quoted(clash)}, which is a name of patterns; rename it.")
     return problems
 
 

@@ -41,8 +41,8 @@ class VotingTeachers:
         if not absent:
             return []
         return [
-            f"{quoted(absent)} voted in training only, so predictions of this ensemble lack their votes; with unlabelled "
-            "rows (--unlabeled) a classifier learns them."
+            f"{quoted(absent)} voted in training only, so predictions of this ensemble lack their votes; with "
+            "unlabelled rows (--unlabeled) a classifier learns them."
         ]
 
     def combine(self, patterns: Sequence[NDArray[np.floating]], rows: Rows) -> NDArray[np.float64]:

@@ -40,6 +40,7 @@ RANGE = float(np.log(1e4))  # a label is at most that much less likely than the 
 TEMPERATURES = (1e-2, 1e3)
 FEWEST_COMMON_ROWS = 10  # on which two teachers vote, to compare them
 ITERATIONS = 100
+FITTED_ROWS = 5_000  # unlabelled rows, evenly spaced, that weights are fitted on
 
 
 @dataclass(frozen=True)
@@ -154,12 +155,13 @@ def agreement(votes: NDArray[np.int64], labels: int) -> tuple[NDArray[np.float64
     Both are 0 on the diagonal and for voters with few common rows.
     """
     agreeing, counts = np.zeros((len(votes), len(votes))), np.zeros((len(votes), len(votes)))
+    only_label = [int(of[of >= 0][0]) if len(np.unique(of[of >= 0])) == 1 else None for of in votes]
     for one, other in itertools.combinations(range(len(votes)), 2):
         common = (votes[one] >= 0) & (votes[other] >= 0)
         if common.sum() >= FEWEST_COMMON_ROWS:
             either = common
-            if len(np.unique(votes[[one, other]][:, common])) == 1:  # rules of one label agree wherever both vote
-                either = (votes[one] >= 0) | (votes[other] >= 0)
+            if only_label[one] is not None and only_label[one] == only_label[other]:
+                either = (votes[one] >= 0) | (votes[other] >= 0)  # rules of one label agree wherever both vote
             fraction = float((votes[one, either] == votes[other, either]).mean())
             agreeing[one, other] = agreeing[other, one] = (labels * fraction - 1) / (labels - 1)
             counts[one, other] = counts[other, one] = common.sum()
@@ -172,7 +174,10 @@ def redundancy(
     """r: how far two voters agree beyond what their accuracies explain, 0 to 1: (voters, voters)."""
     skills = _skill(accuracies, labels)
     explained = np.minimum(np.outer(skills, skills), 0.99)
-    repeats = np.clip((agreeing - explained) / (1 - explained), 0.0, 1.0)
+    fractions = (agreeing * (labels - 1) + 1) / labels
+    smoothed = (fractions * counts + 1) / (counts + 2)
+    error = labels / (labels - 1) * np.sqrt(smoothed * (1 - smoothed) / np.maximum(counts, 1))  # one standard error
+    repeats = np.clip((agreeing - error - explained) / (1 - explained), 0.0, 1.0)
     return np.where(counts > 0, repeats, 0.0)
 
 
@@ -180,9 +185,10 @@ def fit_shares(votes: NDArray[np.int64], accuracies: NDArray[np.float64], labels
     """rho: 1, less for a teacher that repeats others; copies together have 1: (teachers,)."""
     agreeing, counts = agreement(votes, labels)
     repeats = redundancy(agreeing, counts, accuracies, labels)
-    copies = repeats**4  # near 1 for copies alone
+    votes_of_either = (voted := (votes >= 0).sum(axis=1))[:, None] + voted - counts
+    copies = repeats**4 * counts / np.maximum(1, votes_of_either)  # near 1 for copies alone
     copy_counts = 1 + copies.sum(axis=1)
-    common = counts / np.maximum(1, (votes >= 0).sum(axis=1))[:, None]  # of a teacher's votes, with each other one's
+    common = counts / np.maximum(1, voted)[:, None]  # of a teacher's votes, with each other one's
     repeated = common * repeats * (1 - copies) / copy_counts[None, :]
     return np.asarray(1 / (copy_counts * (1 + repeated.sum(axis=1))))
 

@@ -24,6 +24,8 @@ from clozify.pipeline.augmentation import read_paraphrases
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.runs.plan import Plan, empty_rows, select_labeled
 from clozify.runs.results import ENSEMBLE_METHODS
+from clozify.teachers.base import Teacher
+from clozify.teachers.build import build_teachers
 
 METHODS = ("pet", "ipet", "frozen", "supervised", *SEMI_SUPERVISED)
 MULTILABEL_METHODS = ("pet", "ipet", "supervised")
@@ -49,6 +51,7 @@ class TrainInputs:
     augmented: RowSource | None = None
     allow_overlap: bool = False
     teachers: Sequence[Any] = ()  # besides those of the task
+    budget: str | None = None
 
     def read(self, name: str, task: Task) -> Rows | None:
         """The rows of the input `labeled`, `unlabeled`, `test` or `dev`, as the task reads them; None without any."""
@@ -94,6 +97,8 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
     if inputs.method in ENSEMBLE_METHODS:
         recipe = choose_precision(recipe, inputs.model, device, warnings)
+    if (task.rules or task.teachers or inputs.teachers) and inputs.method not in ENSEMBLE_METHODS:
+        warnings.append(f"The method '{inputs.method}' has no ensemble, so rules and other teachers do not vote.")
     if recipe.adapter.method != "none" and inputs.method not in ("pet", "ipet"):
         warnings.append(f"The method '{inputs.method}' has no members to train, so the adapter is not used.")
     if dev is not None and inputs.method == "frozen":
@@ -116,6 +121,13 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         warnings=tuple(warnings),
         choice=choice,
     )
+
+
+def other_teachers(inputs: TrainInputs, plan: Plan) -> tuple[Teacher, ...]:
+    """The teachers of a run besides its patterns; methods without an ensemble have none."""
+    if plan.method not in ENSEMBLE_METHODS:
+        return ()
+    return build_teachers(plan.task, inputs.teachers, inputs.budget)
 
 
 def _check_method(inputs: TrainInputs, recipe: Recipe, task: Task) -> None:

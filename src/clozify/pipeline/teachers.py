@@ -20,6 +20,7 @@ from sklearn.model_selection import KFold
 
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.combination import (
+    FITTED_ROWS,
     CombinedScores,
     OnLabeled,
     TeacherWeight,
@@ -35,14 +36,13 @@ from clozify.runs.keys import data_inputs, hash_key, job_key
 from clozify.runs.metrics import TeacherMetrics
 from clozify.runs.records import LABELED_SCORES, TEST_SCORES, UNLABELED_SCORES, EnsembleTeacher, Member
 from clozify.runs.results import jobs_folder
-from clozify.teachers.base import ScoringContext, Teacher
+from clozify.teachers.base import ScoringContext, Teacher, by_row_limit, learns_from_labeled, row_limit
 from clozify.utils.checked_files import open_npy
 from clozify.utils.npy import create_npy
 
 PATTERNS = "patterns"
 ANSWERS = "answers"  # the folder of answers that were paid for, in the run's folder
 CROSS_FITTING_FOLDS = 5
-FITTED_ROWS = 5_000  # unlabelled rows, evenly spaced, that weights are fitted on
 VOTES_BEFORE_TRAINING = 5  # a fine-tuned pattern's accuracy before training counts as so many votes at most
 
 
@@ -148,19 +148,12 @@ class OtherTeachers:
 
     def _score_all(self, patterns: Sequence[PatternVotes]) -> list[ScoredTeacher]:
         run, scored = self.run, list[ScoredTeacher]()
-        limited = [teacher for teacher in run.teachers if _row_limit(teacher) is not None]
-        for teacher in [*(teacher for teacher in run.teachers if teacher not in limited), *limited]:
+        for teacher in by_row_limit(run.teachers):
             uncertainty = None
-            if teacher in limited and run.plan.unlabeled is not None:
+            if row_limit(teacher) is not None and run.plan.unlabeled is not None:
                 uncertainty = _uncertainty(_weigh(run, patterns, scored))
             scored.append(_score(run, teacher, uncertainty))
         return scored
-
-
-def _row_limit(teacher: Teacher) -> int | None:
-    """How many unlabelled rows a teacher is asked about; None for all."""
-    limit: int | None = getattr(teacher, "row_limit", None)
-    return limit
 
 
 def _weigh(run: Run, patterns: Sequence[PatternVotes], scored: Sequence[ScoredTeacher]) -> Combination:
@@ -200,7 +193,8 @@ def _score(run: Run, teacher: Teacher, uncertainty: NDArray[np.float64] | None) 
     """The teacher's scores of the run's rows; those of T by cross-fitting, where they depend on it."""
     plan, folder = run.plan, run.folder
     order = None if uncertainty is None else hash_key(order=np.argsort(-uncertainty, kind="stable").tolist())
-    key = job_key("teacher", teacher=teacher.key(), labels=plan.task.labels, data=data_inputs(plan), order=order)
+    words = plan.task.verbalizers[0].words  # in prompts and hypotheses
+    key = job_key("teacher", kind=teacher.kind, teacher=teacher.key(), words=words, data=data_inputs(plan), order=order)
     scored = ScoredTeacher(teacher, folder.job_path("teachers", key))
     if folder.has_job("teachers", key, run.context.log):
         run.context.log(f"teacher {teacher.name}  already done")
@@ -212,7 +206,7 @@ def _score(run: Run, teacher: Teacher, uncertainty: NDArray[np.float64] | None) 
         if plan.unlabeled is not None:
             np.save(tmp_path / UNLABELED_SCORES, teacher.score(plan.unlabeled, context))
         if plan.test is not None:
-            if _row_limit(teacher) is None:
+            if row_limit(teacher) is None:
                 scores = teacher.score(plan.test, _context(run, plan.labeled))
             else:  # who limits the rows does not pay for test rows
                 scores = np.full((len(plan.test), len(plan.task.labels)), np.nan, dtype=np.float32)
@@ -231,7 +225,7 @@ def _context(run: Run, labeled: Rows, uncertainty: NDArray[np.float64] | None = 
 def _cross_fit(run: Run, teacher: Teacher) -> NDArray[np.float32]:
     """The teacher's scores of T; where they depend on T, each row's without the row."""
     labeled = run.plan.labeled
-    if not teacher.uses_labeled or len(labeled) < 2:
+    if not learns_from_labeled(teacher) or len(labeled) < 2:
         return teacher.score(labeled, _context(run, labeled))
     scores = np.empty((len(labeled), len(run.plan.task.labels)), dtype=np.float32)
     folds = KFold(min(CROSS_FITTING_FOLDS, len(labeled)), shuffle=True, random_state=run.plan.recipe.seed)

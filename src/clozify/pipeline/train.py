@@ -31,7 +31,7 @@ from clozify.pipeline.members import (
     first_generation,
     train_members,
 )
-from clozify.pipeline.prepare import TrainInputs, prepare
+from clozify.pipeline.prepare import TrainInputs, other_teachers, prepare
 from clozify.pipeline.run import Run
 from clozify.pipeline.run_files import describe_run, log_file, write_ensemble
 from clozify.pipeline.semi_supervised import train_semi_supervised
@@ -56,7 +56,6 @@ from clozify.runs.results import (
 from clozify.runs.stored_folder import open_run
 from clozify.runs.tracking import check_trackers
 from clozify.runs.worker import Worker
-from clozify.teachers.build import build_teachers
 from clozify.utils.threads import threads_within_quota
 
 
@@ -79,7 +78,7 @@ def train(
     models_per_device = parse_at_once(at_once)
     device, opened_executor = choose_executor(executor, address, devices, models_per_device)
     plan = prepare(inputs, device)
-    teachers = build_teachers(plan.task, inputs.teachers) if plan.method in ENSEMBLE_METHODS else ()
+    teachers = other_teachers(inputs, plan)
     with open_run(output) as folder, log_file(folder, log) as log_both, threads_within_quota(log_both):
         prefix, description = results_prefix(folder.path, plan.method), describe_run(plan, teachers)
         if not replace_results:

@@ -51,8 +51,8 @@ class ServedModel:
 
         if self._classifier is None:
             rows = make_rows(dict(texts), self.task, "the request")
-            scores = [member.scores(rows) for member in self._members]
-            return self._finished.combine(scores, [member.weight for member in self._members], rows)
+            of_members = [member.scores(rows) for member in self._members]
+            return self._finished.combine(of_members, [member.weight for member in self._members], rows)
         cleaned = {
             field: clean_texts(pa.array(column, pa.large_string()), self.task) for field, column in texts.items()
         }

@@ -33,7 +33,7 @@ class OpenAITeacher:
     """Asks a model for each row's label; see `OpenAIEntry` for its settings and docs/teachers.md for what is sent."""
 
     kind = "openai"
-    uses_labeled = False  # T gives examples, but a row of T is never its own one, so nothing has to be cross-fitted
+    learns_from_labeled = False  # T gives examples, but a row of T is never its own one: no need to cross-fit
 
     def __init__(self, entry: OpenAIEntry, task: Task, budget: Budget | None = None) -> None:
         if problems := entry.problems(task.fields, task.labels):

@@ -114,7 +114,7 @@ model = "twice"
         "The rule 'twice' has 'log in' in both 'any' and 'none'; remove one of them.",
         "The rule 'p1' has an empty regex, which every text matches; write one, or remove the entry.",
         "The name 'twice' stands for 3 rules or teachers; give each its own with name = \"...\".",
-        "A rule or teacher is called 'p1', as a pattern is; rename it.",
+        "A rule or teacher is called 'p1', which is a name of patterns; rename it.",
     ]
 
 

@@ -102,7 +102,7 @@ def test_an_ensemble_predicts_and_serves_with_the_votes_of_its_rules(start_run, 
     record = json.loads((files / "run" / "ensemble.json").read_text())
     assert [teacher["kind"] for teacher in record["teachers"]] == ["patterns", "rule"]
     served = ServedModel(files / "run")
-    fields = {field: rows for field in finished.task.fields}
+    fields = dict.fromkeys(finished.task.fields, rows)
     np.testing.assert_allclose(served.decision.probabilities(served.scores(fields)), expected, atol=1e-6)
 
 

@@ -32,10 +32,10 @@ class Constant:
     def key(self):
         return {"label": self.label}
 
-    def cost(self, rows):
+    def cost(self, rows):  # noqa: ARG002
         return Cost()
 
-    def score(self, rows, context):
+    def score(self, rows, context):  # noqa: ARG002
         self.calls += 1
         return votes(np.full(len(rows), self.label), len(rows.task.labels))
 

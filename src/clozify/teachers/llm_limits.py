@@ -71,8 +71,9 @@ class Limits:
         """Release a part of a reservation and count what it became."""
         with self._settled:
             self._reserved += reserved * -1
-            for _, tally in self._limited if cost is not None else []:
-                tally.add(key, cost)
+            if cost is not None:
+                for _, tally in self._limited:
+                    tally.add(key, cost)
             self._settled.notify_all()
 
 

@@ -23,6 +23,7 @@ from clozify.config.sections import Dev as Dev
 from clozify.config.sections import Distill as Distill
 from clozify.config.sections import Finetune as Finetune
 from clozify.config.sections import Frozen as Frozen
+from clozify.config.sections import Generative as Generative
 from clozify.config.sections import IPet as IPet
 from clozify.config.sections import MemberTraining as MemberTraining
 from clozify.config.sections import Multilabel as Multilabel
@@ -117,6 +118,7 @@ class Recipe(Section):
     finetune: Finetune = Finetune()
     finetune_without_lm: MemberTraining = MemberTraining()
     adapter: Adapter = Adapter()
+    generative: Generative = Generative()
     distill: Distill = Distill()
     supervised: StudentTraining = StudentTraining()
     ipet: IPet = IPet()

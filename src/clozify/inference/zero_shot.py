@@ -21,7 +21,7 @@ from clozify.methods.calibration import imbalance_warnings, min_rows
 from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.metrics import accuracy
-from clozify.models.cloze import ClozeModel, load_model
+from clozify.models.language_model import LanguageModel, load_model
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ZeroShotResult:
 def zero_shot(
     task: TaskSource,
     data: RowSource,
-    model: str | Path | ClozeModel = "builtin",
+    model: str | Path | LanguageModel = "builtin",
     output: str | Path | None = None,
     calibrate: bool | None = None,
     column_mapping: Mapping[str, str] | None = None,
@@ -146,7 +146,7 @@ def zero_shot(
         check_output(path, *([data] if isinstance(data, (str, Path)) else []))
     rows = load_rows(data, task, column_mapping)
     unlabeled = int((~rows.is_labeled).sum()) if rows.has_labels else 0  # unknown labels fail before the model
-    model = model if isinstance(model, ClozeModel) else load_model(model)
+    model = load_model(model) if isinstance(model, (str, Path)) else model
     calibrated = len(rows) >= min_rows(len(task.labels)) if calibrate is None else calibrate
     start_time = time.monotonic()
     scores = score_zero_shot(model, rows, calibrated, max_length, labels_a_row)

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from clozify.pipeline.pretrain import PretrainResult as PretrainResult
     from clozify.pipeline.pretrain import pretrain as pretrain
     from clozify.runs.metrics import Metrics as Metrics
+    from clozify.teachers.functions import FunctionTeacher as FunctionTeacher
+    from clozify.teachers.functions import rule as rule
 
 __version__ = "0.1.0"
 
@@ -83,6 +85,7 @@ _MODULES = {
     "pipeline.find_words": ["FindWordsReport", "FindWordsResult", "find_words"],
     "pipeline.pretrain": ["PretrainResult", "pretrain"],
     "runs.metrics": ["Metrics"],
+    "teachers.functions": ["FunctionTeacher", "rule"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = sorted(_MODULE_OF)

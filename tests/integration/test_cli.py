@@ -122,6 +122,57 @@ def test_check_prints_a_page_for_many_labels(folder, run, monkeypatch):
     assert [len(word["ids"]) for word in report["patterns"][0]["pairs"][0]["words"]["great_boring"]] == [2]
 
 
+RULES = """
+[[rules]]
+label = "pos"
+any = ["lov*"]
+[[rules]]
+label = "neg"
+regex = "boring|minute"
+name = "boredom"
+[[rules]]
+label = "neg"
+any = ["unheard of"]
+"""
+
+
+def test_check_shows_what_rules_cover_how_often_they_are_right_and_conflicts(folder, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    (folder / "rules.toml").write_text(GOOD_TASK + RULES)
+    status, out, _ = run("check", "rules.toml", "--data", "rows.csv")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert status == 0
+    assert "3 rules vote on 2 of 3 rows (66.7%); 1 of them have votes for different labels." in lines
+    assert "rule 1 (pos) pos 1 33.3 1 of 1 1 boredom" in lines
+    assert "boredom neg 2 66.7 1 of 2 1 rule 1 (pos)" in lines
+    assert "note: In these 3 rows nothing matches 'rule 3 (neg)'." in lines
+    report = json.loads(run("check", "rules.toml", "--data", "rows.csv", "--json")[1])["rules"]
+    assert [rule["correct"] for rule in report["rules"]] == [1, 1, 0]
+    assert json.loads(run("check", "task.toml", "--data", "rows.csv", "--json")[1])["rules"] is None
+
+
+def test_check_prints_a_page_for_many_rules(folder, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    rules = "".join(f'[[rules]]\nlabel = "pos"\nany = ["loved {number}", "film"]\n' for number in range(100))
+    (folder / "rules.toml").write_text(GOOD_TASK + rules + RULES)
+    status, out, _ = run("check", "rules.toml", "--data", "rows.csv")
+    assert status == 0
+    assert "the 15 of 103 rules to look at first" in out
+    assert "rule 103 (neg)" in out
+    assert len(out.splitlines()) < 60
+
+
+def test_a_rule_that_runs_away_is_a_problem_of_the_task(folder, run, monkeypatch):
+    from clozify.teachers import rules
+
+    monkeypatch.setattr(rules, "SEARCH_SECONDS", 0.05)
+    (folder / "rules.toml").write_text(GOOD_TASK + '[[rules]]\nlabel = "pos"\nregex = "(a|aa)+$"\nname = "slow"\n')
+    (folder / "slow.csv").write_text("text\n" + f"{'a' * 80}!\n" * 9)
+    status, out, _ = run("check", "rules.toml", "--data", "slow.csv")
+    assert status == 2
+    assert "problem: The rule 'slow' was stopped after 0.05 s in row 1" in " ".join(out.split())
+
+
 def test_zero_shot_predicts_writes_and_reports(folder, run):
     status, out, _ = run("zero-shot", "task.toml", "--data", "rows.csv", "--output", "p.csv", "--json")
     report = json.loads(out)
@@ -257,6 +308,11 @@ def test_bad_input_is_one_sentence_with_exit_status_two(case, folder, run):
         ("It was {mask}. {text}", "It was. {text}", "no {mask}"),
         ("It was {mask}. {text}", "{mask} {mask} {text}", "2 times {mask}"),
         ("It was {mask}. {text}", "{mask} {txt}", "did you mean 'text'?"),
+        (
+            'pos = "great"\n',
+            'pos = "great"\n[[rules]]\nlabel = "pos"\nregex = "great("\n',
+            "The rule 1 (pos) has a regex that is not valid at character 7 (missing )): great(; correct it.",
+        ),
     ],
 )
 def test_a_bad_task_is_one_sentence_with_exit_status_two(old, new, part, folder, run):

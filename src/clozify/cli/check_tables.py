@@ -19,7 +19,9 @@ from clozify.report.terminal import show_warnings
 
 if TYPE_CHECKING:  # it loads PyTorch
     from clozify.inference.check import PairWords, PatternCheck, TaskCheck
+    from clozify.inference.check_rules import RuleCheck, RulesCheck
 
+MAX_RULES = 15  # that are printed; of more, those to look at first
 WEAK_LABELS = 10  # of many labels, those are printed that are recognised least
 
 
@@ -47,6 +49,8 @@ def show_check(console: Console, result: TaskCheck) -> None:
     console.print()
     if result.label_checks:
         _show_labels(console, result, many)
+    if result.rules is not None:
+        _show_rules(console, result.rules)
     show_warnings(console, result.warnings)
     if result.problems:
         for problem in result.problems:
@@ -102,6 +106,35 @@ def _show_labels(console: Console, result: TaskCheck, many: bool) -> None:
         table.add_row(Text(label.label), right, Text(label.confused_with or ""), Text(", ".join(label.words)))
     console.print(table)
     console.print()
+
+
+def _show_rules(console: Console, result: RulesCheck) -> None:
+    """Print what each rule covers, how often it is right, and how often others contradict it."""
+    subject = f"{len(result.rules)} rules vote" if len(result.rules) > 1 else "The rule votes"
+    conflicts = f"; {result.conflicting:,} of them have votes for different labels" if result.conflicting else ""
+    coverage = f"{result.covered:,} of {result.rows:,} rows ({percent(result.coverage)}%)"
+    console.print(Text(f"{subject} on {coverage}{conflicts}."))
+    shown = result.rules
+    if len(shown) > MAX_RULES:
+        shown = sorted(shown, key=_rule_order)[:MAX_RULES]
+    with_labels = any(rule.correct is not None for rule in shown)
+    table = Table("rule", "label", box=None, pad_edge=False)
+    for name in ("rows", "%", *(["right"] if with_labels else []), "conflicts"):
+        table.add_column(name, justify="right")
+    table.add_column("mostly with")
+    for rule in shown:
+        right = [f"{rule.correct:,} of {rule.labeled:,}"] if with_labels else []
+        numbers = [f"{rule.rows:,}", percent(rule.coverage), *right, f"{rule.conflicts:,}"]
+        table.add_row(Text(rule.rule), Text(rule.label), *numbers, Text(rule.conflicts_with or ""))
+    console.print(table)
+    if len(shown) < len(result.rules):
+        console.print(Text(f"... the {len(shown)} of {len(result.rules)} rules to look at first; --json has all."))
+    console.print()
+
+
+def _rule_order(rule: RuleCheck) -> tuple[bool, float]:
+    """Rules that match nothing come first, then those that are wrong most often."""
+    return rule.rows > 0, rule.correct / rule.labeled if rule.correct is not None and rule.labeled else 1.0
 
 
 def _show_detail(console: Console, name: str, text: str) -> None:

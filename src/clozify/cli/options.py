@@ -41,6 +41,10 @@ LabelsFromOption = Annotated[
         "line. Their names are their words."
     ),
 ]
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(help="The most that an LLM behind an API may cost: 500requests, 200000tokens, or money as 1.50."),
+]
 RecipeOption = Annotated[str, typer.Option(help="'auto', 'paper', 'quick', 'original-code' or a recipe file.")]
 SetOption = Annotated[
     list[str] | None,

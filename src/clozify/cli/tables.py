@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.pipeline.cost import CostEstimate
     from clozify.pipeline.find_words import FindWordsReport
 
+MAX_TEACHERS = 30
 MAX_PREDICTIONS = 5  # that are printed
 MANY_LABELS = 15  # more of them are not all printed
 MAX_NAMES = 8  # labels that are named in a line
@@ -88,6 +89,8 @@ def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
         console.print(table)
     else:
         _show_predictions(console, result)
+    if result.teachers:
+        _show_teachers(console, result)
     if result.group_accuracy is not None:
         console.print(Text(f"Accuracy of the groups, by the ensemble: {percent(result.group_accuracy)}."))
     console.print(Text(f"Predicted by the ensemble: {_label_counts(result)}."))
@@ -95,6 +98,20 @@ def show_zero_shot(console: Console, result: ZeroShotResult) -> None:
     show_warnings(console, result.warnings)
     if result.output:
         console.print(Text(f"Predictions are in {result.output}."))
+
+
+def _show_teachers(console: Console, result: ZeroShotResult) -> None:
+    """Print what the teachers besides the patterns cover and count for."""
+    table = Table("teacher", box=None, pad_edge=False)
+    for name in ("weight", "accuracy (est.)", "coverage", "accuracy"):
+        table.add_column(name, justify="right")
+    for teacher in result.teachers[:MAX_TEACHERS]:
+        right = "" if teacher.accuracy is None else percent(teacher.accuracy)
+        estimated = percent(teacher.estimated_accuracy)
+        table.add_row(Text(teacher.name), f"{teacher.weight:.2f}", estimated, percent(teacher.coverage), right)
+    console.print(table)
+    if len(result.teachers) > MAX_TEACHERS:
+        console.print(Text(f"{len(result.teachers) - MAX_TEACHERS} more teachers voted.", style="dim"))
 
 
 def _label_counts(result: ZeroShotResult) -> str:
@@ -231,6 +248,10 @@ def show_plan(console: Console, cost: CostEstimate) -> None:
     if cost.classifiers:
         console.print(f"{cost.classifiers} classifiers: {cost.steps_a_classifier:,} training steps for each.")
     console.print(f"About {rough_duration(cost.seconds)} on this machine and {cost.disk_mib:,.0f} MiB on disk.")
+    if cost.requests:
+        tokens = f"about {cost.input_tokens:,} input and {cost.output_tokens:,} output tokens"
+        price = "" if cost.price is None else f", {cost.price:,.2f} at the prices of the task file"
+        console.print(f"At most {cost.requests:,} requests to an LLM, {tokens}{price}.")
     if cost.why is not None:
         console.print(f"{cost.why.capitalize()}; the time assumes one at a time.")
 

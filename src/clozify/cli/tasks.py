@@ -10,6 +10,7 @@ from rich.console import Console
 
 import clozify
 from clozify.cli.options import (
+    BudgetOption,
     ExamplesOption,
     JsonOption,
     LabelsFromOption,
@@ -101,8 +102,9 @@ def check(
 
     from clozify.cli.check_tables import show_check
     from clozify.inference.check import check as check_task
+    from clozify.models.cloze import load_model as load_masked_lm
 
-    result = check_task(loaded_task, clozify.load_model(model), data, column_mapping, max_length)
+    result = check_task(loaded_task, load_masked_lm(model), data, column_mapping, max_length)
     if as_json:
         print_json(result.model_dump())
     else:
@@ -133,12 +135,15 @@ def zero_shot(
     labels_a_row: Annotated[
         float, typer.Option(help="How many labels a row has on average, where the task has multilabel = true.")
     ] = 1.0,
+    budget: BudgetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict rows without training; if they have labels, print each pattern's accuracy."""
     column_mapping = parse_mapping(mapping)
     loaded_task = clozify.load_task(task, labels_from, column_mapping)
-    result = clozify.zero_shot(loaded_task, data, model, output, calibrate, column_mapping, max_length, labels_a_row)
+    result = clozify.zero_shot(
+        loaded_task, data, model, output, calibrate, column_mapping, max_length, labels_a_row, budget=budget
+    )
     if as_json:
         print_json(result.to_json())
         return

@@ -13,6 +13,7 @@ import clozify
 from clozify.cli.options import (
     AddressOption,
     AtOnceOrAutoOption,
+    BudgetOption,
     DevicesOption,
     ExamplesOption,
     ExecutorOption,
@@ -74,8 +75,9 @@ def train(
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="Keep labelled and test rows among the unlabelled ones.")
     ] = False,
+    budget: BudgetOption = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Estimate time and disk space from a short measurement, and stop.")
+        bool, typer.Option("--plan", help="Estimate time, disk space and the price of an LLM, and stop.")
     ] = False,
     replace_results: Annotated[
         bool,
@@ -104,6 +106,7 @@ def train(
         "settings": changes,
         "column_mapping": column_mapping,
         "allow_overlap": allow_overlap,
+        "budget": budget,
     }
 
     from clozify.executors.accelerate_launch import is_worker_rank
@@ -151,14 +154,15 @@ def _print_cost(
     from clozify.executors.select import choose_executor
     from clozify.pipeline.concurrency import plan_at_once
     from clozify.pipeline.cost import estimate
-    from clozify.pipeline.prepare import TrainInputs, prepare
+    from clozify.pipeline.prepare import TrainInputs, other_teachers, prepare
     from clozify.runs.context import RunContext
 
     parallel = parse_at_once(at_once)
     device, _ = choose_executor(executor, address, devices, parallel)
-    plan = prepare(TrainInputs(task, labeled, **options), device)
+    inputs = TrainInputs(task, labeled, **options)
+    plan = prepare(inputs, device)
     context = RunContext(device)
-    cost = estimate(plan, context)
+    cost = estimate(plan, context, other_teachers(inputs, plan))
     if parallel is None and executor == "local":
         count, reason = plan_at_once(plan, context, devices)
         cost = replace(cost, at_once=count, why=reason)

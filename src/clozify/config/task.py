@@ -30,13 +30,16 @@ from clozify.config.label_names import name_to_words, words_of_names
 from clozify.config.label_sets import SEPARATOR as SEPARATOR
 from clozify.config.label_sets import multilabel_problems
 from clozify.config.pattern import MASK, Pattern
+from clozify.config.teacher_faults import explain_teacher_fault, teacher_problems
+from clozify.config.teachers import RuleEntry, TeacherEntry
 from clozify.config.toml import parse_toml
 from clozify.errors import TaskError, did_you_mean, quoted, unknown_names
 from clozify.utils.atomic import atomic_write_text
 
 TaskSource: TypeAlias = "str | Path | Task | Mapping[str, Any]"  # a file, a shipped task's name, or the task itself
 SHIPPED = Path(__file__).parents[1] / "tasks"
-LATER_ENTRIES = ("multilabel", "separator")  # not dumped where they have their defaults: hashes of tasks stay the same
+# not dumped where they have their defaults: hashes of tasks stay the same
+LATER_ENTRIES = ("multilabel", "separator", "rules", "teachers")
 
 
 def _to_tuple(value: object) -> object:
@@ -125,6 +128,8 @@ class Task(BaseModel):
     line_breaks: list[str] = []
     verbalizers: list[Verbalizer] = Field(min_length=1)
     groups: dict[str, Annotated[list[str], BeforeValidator(_group_labels)]] = {}
+    rules: list[RuleEntry] = []
+    teachers: list[TeacherEntry] = []
 
     @model_validator(mode="wrap")
     @classmethod
@@ -216,7 +221,7 @@ class Task(BaseModel):
             problems.append('Each of several [[verbalizers]] needs a name of its own; add name = "..." to each.')
         for verbalizer in self.verbalizers:
             problems += verbalizer.problems(self.labels)
-        return problems + group_problems(self.labels, self.groups)
+        return problems + group_problems(self.labels, self.groups) + teacher_problems(self)
 
     def to_toml(self) -> str:
         """The task as TOML text; `parse_task` reads it back."""
@@ -321,6 +326,8 @@ def _explain(fault: Any) -> str:
     path = [str(key) for key in fault["loc"]]
     if path[:3] == ["verbalizers", "0", "words"]:
         path = ["labels", *path[3:]]
+    if path[0] in ("rules", "teachers"):
+        return explain_teacher_fault(fault)
     name = ".".join(path)
     if fault["type"] == "extra_forbidden":
         near = did_you_mean(path[-1], [*Task.model_fields, "labels", "words"])

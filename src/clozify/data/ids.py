@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clozify.data.rows import Rows
 
 
 def plain_ids(column: Any) -> Any:
@@ -23,3 +26,10 @@ def _to_text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (dict, list)) else str(value)
+
+
+def row_name(rows: Rows, index: int) -> str:
+    """What messages call a row: its id where the data has ids, else its number in the file, from 1."""
+    if rows.has_ids:
+        return f"row '{rows.ids(index, index + 1)[0]}'"
+    return f"row {rows.row_numbers(index, index + 1)[0] + 1:,}"

@@ -17,6 +17,7 @@ from clozify.config.task import Pair, Task
 from clozify.data.label_matrix import join_labels
 from clozify.data.rows import CHUNK_ROWS, NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError
+from clozify.inference.check_rules import RulesCheck, check_rules
 from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.models.cloze import ClozeModel
@@ -93,6 +94,7 @@ class TaskCheck(Record):
     first_labels: list[str | None]  # of the rows that are shown
     patterns: list[PatternCheck]
     label_checks: list[LabelCheck]  # empty without labelled rows
+    rules: RulesCheck | None  # None without rules or data
     warnings: list[str]
     problems: list[str]
 
@@ -112,8 +114,7 @@ def check(
         rows = read_rows(data, task, column_mapping) if data is not None else None
         if rows is not None and rows.has_labels:
             counts = _count_labels(rows)
-            if missing := int((~rows.is_labeled).sum()):
-                warnings.append(f"{missing:,} of {len(rows):,} rows have no label.")
+            warnings += _unlabeled_warnings(rows)
     except ClozifyError as error:
         problems += error.problems
         rows = None
@@ -122,7 +123,7 @@ def check(
     except ClozifyError as error:
         problems += error.problems
     max_length = min(max_length, model.max_length)
-    answers, label_checks = None, list[LabelCheck]()
+    answers, label_checks, rules = None, list[LabelCheck](), None
     try:
         for index in range(len(task.patterns)):  # those before a problem are shown
             patterns += [_check_pattern(model, task, index, prompts, rows, max_length, examples)]
@@ -133,9 +134,10 @@ def check(
                 patterns = [_with_accuracies(pattern, answers) for pattern in patterns]
                 label_checks = _check_labels(answers, _suggest_words(model, rows, patterns))
                 warnings += answers.warnings()
+        rules = None if rows is None else check_rules(rows)
     except ClozifyError as error:
         problems += error.problems
-    warnings += [*(prompts.warnings if prompts is not None else []), *_field_warnings(task)]
+    warnings += [*(prompts.warnings if prompts else []), *_field_warnings(task), *(rules.warnings if rules else [])]
     return TaskCheck(
         task=task.name,
         description=task.description,
@@ -153,6 +155,7 @@ def check(
         first_labels=[] if counts is None or rows is None else _first_labels(rows, examples),
         patterns=patterns,
         label_checks=label_checks,
+        rules=rules,
         warnings=warnings,
         problems=problems,
     )
@@ -195,6 +198,11 @@ class LabeledAnswers:
             "Try the words that are suggested for the labels, clozify find-words or a larger --model. Training can "
             "still teach it the words, but expect to need more labelled rows."
         ]
+
+
+def _unlabeled_warnings(rows: Rows) -> list[str]:
+    unlabeled = int((~rows.is_labeled).sum())
+    return [f"{unlabeled:,} of {len(rows):,} rows have no label."] if unlabeled else []
 
 
 def _field_warnings(task: Task) -> list[str]:

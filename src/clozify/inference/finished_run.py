@@ -6,7 +6,7 @@ ensemble of members (section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,15 +23,18 @@ from clozify.data.predictions import check_output, text_columns, write_predictio
 from clozify.data.rows import Rows
 from clozify.errors import RunError, quoted
 from clozify.inference.frozen import FrozenMember
+from clozify.inference.loaded_member import LoadedMember
+from clozify.inference.voting import VotingTeachers
 from clozify.methods.ensemble import combine_scores
-from clozify.methods.score import TOKENS_PER_BATCH, score_rows
+from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task, load_decision
-from clozify.models.cloze import ClozeModel, load_model
+from clozify.models.cloze import ClozeModel
+from clozify.models.language_model import LanguageModel, load_model
 from clozify.models.int8_linear import PRECISIONS
 from clozify.models.lora import Base, base_of
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE
-from clozify.models.task_prompts import TaskPrompts, compile_task
+from clozify.models.task_prompts import compile_task
 from clozify.runs.keys import model_key
 from clozify.runs.metrics import Metrics
 from clozify.runs.plan import select_labeled
@@ -101,24 +104,6 @@ class EvaluationResult(Evaluation):
     warnings: list[str]
 
 
-@dataclass(frozen=True)
-class LoadedMember:
-    """One model of an ensemble with its pair and its weight."""
-
-    model: ClozeModel
-    prompts: TaskPrompts  # of its pair alone
-    max_length: int
-    weight: float
-    activate_adapter: Callable[[], None]  # does nothing where the model is not shared
-
-    def scores(self, rows: Rows, advance: Callable[[int], None] = lambda count: None) -> NDArray[np.float32]:
-        """Raw scores, (rows, labels)."""
-        self.activate_adapter()
-        chunks = [chunk for _, chunk in score_rows(self.model, self.prompts, rows, self.max_length, advance=advance)]
-        scores: NDArray[np.float32] = np.concatenate(chunks, axis=1)[0]
-        return scores
-
-
 class FinishedRun:
     """A finished run, ready to predict; a classifier's folder or an ONNX export serves too.
 
@@ -132,7 +117,7 @@ class FinishedRun:
         self.precision = precision
         self.folder = local_copy(folder, method)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._base_models: dict[Base, ClozeModel] = {}  # shared by adapters
+        self._base_models: dict[Base, LanguageModel] = {}  # shared by adapters
         inside = self.folder / "classifier"
         self.classifier = inside if inside.is_dir() else self.folder if (self.folder / TASK_FILE).is_file() else None
         if self.classifier is None and not (self.folder / "ensemble.json").is_file():
@@ -165,7 +150,8 @@ class FinishedRun:
             is_old = is_stale(self.folder, parent / "classifier")
             return [f"'{self.folder}' was exported from an earlier classifier of '{parent}'; export again."] * is_old
         others = trained_methods(self.folder)[1:]
-        return [f"The run also has the results of {quoted(others)}: choose with --method."] if others else []
+        notes = [] if self._teachers is None else self._teachers.warnings
+        return notes + ([f"The run also has the results of {quoted(others)}: choose with --method."] if others else [])
 
     @cached_property
     def task(self) -> Task:
@@ -302,7 +288,20 @@ class FinishedRun:
             for member in self.members():
                 scores.append(member.scores(rows, advance))
                 weights.append(member.weight)
-        return combine_scores(scores, weights)  # (rows, labels)
+        return self.combine(scores, weights, rows)
+
+    def combine(
+        self, scores: Sequence[NDArray[np.floating]], weights: Sequence[float], rows: Rows
+    ) -> NDArray[np.float64]:
+        """s_M of the rows from its members' scores, together with the votes of other teachers: (rows, labels)."""
+        combined = combine_scores(scores, weights)
+        return combined if self._teachers is None else self._teachers.combine([combined], rows)
+
+    @cached_property
+    def _teachers(self) -> VotingTeachers | None:
+        """The ensemble's teachers besides its patterns."""
+        records = None if self.classifier is not None else self._ensemble.teachers
+        return None if records is None else VotingTeachers(self.task, records, self.device)
 
     def _frozen_members(self) -> Iterator[FrozenMember]:
         """A member for each pattern, with the label vectors of all its pairs; the encoder is loaded once."""
@@ -314,25 +313,26 @@ class FinishedRun:
         if base is None:
             raise RunError(f"The members of '{self.folder}' have no label vectors; train again.")
         recipe, model = self._ensemble.recipe, self._base_model(base)
+        assert isinstance(model, ClozeModel)
         names = [pair.name for pair in self.task.pairs]
         for prompt in compile_task(model, self.task, wording=recipe.wording).patterns:
             pairs = [names[pair] for pair in prompt.pairs]
             vectors = [open_npy(folders[pair] / "model" / LABEL_VECTORS) for pair in pairs]
             yield FrozenMember.combine(model, prompt, recipe.max_seq_length, vectors, [weights[pair] for pair in pairs])
 
-    def _load_member(self, key: str) -> tuple[ClozeModel, Callable[[], None]]:
+    def _load_member(self, key: str) -> tuple[LanguageModel, Callable[[], None]]:
         """A member's model, and the function that activates its adapter where several members share the model."""
-        path = jobs_folder(self.folder) / "members" / key / "model"
+        path, generative = jobs_folder(self.folder) / "members" / key / "model", self._ensemble.recipe.generative
         if (base := base_of(path)) is None:
-            return load_model(path, self.device, safetensors_only=True), lambda: None
+            return load_model(path, self.device, safetensors_only=True, generative=generative), lambda: None
         model = self._base_model(base)
         model.use_adapter(path, key)
         return model, partial(model.use_adapter, path, key)
 
-    def _base_model(self, base: Base) -> ClozeModel:
+    def _base_model(self, base: Base) -> LanguageModel:
         """The model that adapters or label vectors belong to, loaded once."""
         if base not in self._base_models:
-            self._base_models[base] = load_model(base.model, self.device)
+            self._base_models[base] = load_model(base.model, self.device, generative=self._ensemble.recipe.generative)
             if model_key(base.model) != base.key:
                 raise RunError(
                     f"The members of '{self.folder}' belong to the model '{base.model}', which has changed since; "

@@ -86,6 +86,8 @@ def train(
     executor: str = "local",
     address: str | None = None,
     replace: bool = False,
+    teachers: Sequence[Any] = (),
+    budget: str | None = None,
     log: Callable[[str], None] = no_log,
 ) -> TrainResult:
     """Train a classifier; a run that was stopped resumes when the same call is made again.
@@ -111,6 +113,9 @@ def train(
     - `executor`: `local`, or `ray` for a cluster, at `address`.
     - `replace`: replace the method's finished results in `output` where they are of other inputs, which is an error
       otherwise. Another method's results are never replaced: each method has its own.
+    - `teachers`: who votes besides the patterns and the task's own rules and teachers: functions decorated with
+      `clozify.rule`, scikit-learn estimators, or objects with the methods of `clozify.teachers.base.Teacher`.
+    - `budget`: the most that an LLM behind an API may cost: `500requests`, `200000tokens`, or money as `1.50`.
     - `log`: called with every message.
 
     Under Accelerate's launcher every process returns a result; all but the first read what the first has written.
@@ -133,6 +138,8 @@ def train(
         column_mapping=column_mapping,
         augmented=augmented,
         allow_overlap=allow_overlap,
+        teachers=teachers,
+        budget=budget,
     )
     metrics, results = pipeline.train(inputs, output, devices, at_once, executor, address, trackers, replace, log)
     return TrainResult(output, method, metrics, results)

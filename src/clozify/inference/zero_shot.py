@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import entropy
 
 from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.in_memory import RowSource, load_rows
@@ -18,10 +19,16 @@ from clozify.data.predictions import check_output, write_predictions
 from clozify.data.rows import Rows
 from clozify.errors import DataError
 from clozify.methods.calibration import imbalance_warnings, min_rows
+from clozify.methods.combination import hard_votes
 from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.metrics import accuracy
 from clozify.models.language_model import LanguageModel, load_model
+from clozify.runs.context import no_log
+from clozify.runs.plan import empty_rows
+from clozify.teachers.base import ScoringContext, Teacher, by_row_limit, row_limit
+from clozify.teachers.build import build_teachers
+from clozify.utils.user_cache import user_cache
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,17 @@ class PairScores:
     best: float  # of the pairs
     ensemble: float
     patterns: list[float]  # one per pair
+
+
+@dataclass(frozen=True)
+class TeacherVotes:
+    """A teacher without labelled rows: what it covers and counts for."""
+
+    name: str
+    weight: float
+    estimated_accuracy: float  # where it votes, from how teachers agree
+    coverage: float  # the fraction of rows on which it votes
+    accuracy: float | None = None  # where it votes; None without labels
 
 
 @dataclass(frozen=True)
@@ -46,6 +64,7 @@ class ZeroShotResult:
     macro_f1: PairScores | None
     micro_f1: PairScores | None  # with several labels a row alone
     calibrated: bool
+    teachers: list[TeacherVotes]  # besides the pairs, and first all pairs as one; empty where there are no others
     calibration: str  # whether the probabilities are calibrated, and why or why not: one sentence
     warnings: list[str]
     output: Path | None
@@ -107,6 +126,7 @@ class ZeroShotResult:
             ],
             **{name: vars(metric) for name, metric in metrics.items() if metric is not None},
             **({} if group_accuracy is None else {"group_accuracy": group_accuracy}),
+            **({"teachers": [vars(teacher) for teacher in self.teachers]} if self.teachers else {}),
             "predicted": self.label_counts,
             "warnings": self.warnings,
             "output": None if self.output is None else str(self.output),
@@ -123,8 +143,10 @@ def zero_shot(
     column_mapping: Mapping[str, str] | None = None,
     max_length: int = MAX_LENGTH,
     labels_a_row: float = 1.0,
+    teachers: Sequence[Any] = (),
+    budget: str | None = None,
 ) -> ZeroShotResult:
-    """Predict every row with every pair of the task, without any training.
+    """Predict every row with every pair of the task, and its rules and teachers, without any training.
 
     - `task`: a task file, a shipped task's name, a dict with the entries of a task file, or a `Task`.
     - `data`: a file's name, or rows in memory, as for `predict`; with labels, accuracy and macro-F1 are measured.
@@ -135,8 +157,12 @@ def zero_shot(
     - `max_length`: the most tokens of a row.
     - `labels_a_row`: how many labels a row has on average, where a task allows several: the highest scores of all rows
       are predicted, so many that this holds. Without labelled rows no threshold can be chosen.
+    - `teachers`: who votes besides the patterns and the task's own rules and teachers, as for `train`.
+    - `budget`: the most that an LLM behind an API may cost, as for `train`. Its answers are kept in the folder
+      `clozify` of the user's cache, so that none is paid for twice.
     """
     task = load_task(task)
+    others = by_row_limit(build_teachers(task, teachers, budget))
     if not 0 < labels_a_row <= len(task.labels):
         raise DataError(
             f"Rows cannot have {labels_a_row:g} of {len(task.labels)} labels on average; name more or fewer."
@@ -150,6 +176,8 @@ def zero_shot(
     calibrated = len(rows) >= min_rows(len(task.labels)) if calibrate is None else calibrate
     start_time = time.monotonic()
     scores = score_zero_shot(model, rows, calibrated, max_length, labels_a_row)
+    if others:
+        scores = _with_teachers(scores, others, model.device.type)
     seconds = time.monotonic() - start_time
     if path is not None:
         chunks = ((start, scores.probabilities(start, stop)) for start, stop in scores.chunks())
@@ -169,11 +197,45 @@ def zero_shot(
         macro_f1=metrics.get("macro_f1"),
         micro_f1=metrics.get("micro_f1"),
         calibrated=calibrated,
+        teachers=_teacher_votes(others, scores) if others else [],
         calibration=_explain_calibration(calibrate, calibrated, rows) + _explain_count(task, labels_a_row),
         warnings=warnings,
         output=path,
         seconds=seconds,
     )
+
+
+def _with_teachers(scores: ZeroShotScores, teachers: Sequence[Teacher], device: str) -> ZeroShotScores:
+    """The scores with the votes of other teachers; nothing is known of the rows' labels.
+
+    `teachers` are in the order of `by_row_limit`: who cannot score all rows is asked about those that the others are
+    least sure of.
+    """
+    rows = scores.rows
+    context = ScoringContext(empty_rows(rows.task), device, user_cache() / "answers", no_log)
+    for teacher in teachers:
+        uncertainty = None
+        if row_limit(teacher) is not None:
+            entropies = [entropy(scores.probabilities(start, stop), axis=-1) for start, stop in scores.chunks()]
+            uncertainty = np.concatenate(entropies)
+        votes = teacher.score(rows, replace(context, uncertainty=uncertainty))
+        scores = scores.with_teachers([*scores.other_scores, votes])
+    return scores
+
+
+def _teacher_votes(teachers: Sequence[Teacher], scores: ZeroShotScores) -> list[TeacherVotes]:
+    """What each teacher covers and counts for, the pairs first."""
+    labeled, truth = scores.rows.is_labeled, None
+    pairs = [hard_votes(scores.pair_scores(start, stop).mean(axis=0)) for start, stop in scores.chunks()]
+    votes = [np.concatenate(pairs), *(hard_votes(of_teacher) for of_teacher in scores.other_scores)]
+    if scores.rows.has_labels and labeled.any():
+        truth = scores.rows.labels
+    lines = []
+    for name, of_teacher, weight in zip(["patterns", *(t.name for t in teachers)], votes, scores.weights, strict=True):
+        voted = labeled & (of_teacher >= 0)
+        right = None if truth is None or not voted.any() else accuracy(truth[voted], of_teacher[voted])
+        lines.append(TeacherVotes(name, weight.weight, weight.accuracy, weight.coverage, right))
+    return lines
 
 
 def _explain_count(task: Task, labels_a_row: float) -> str:

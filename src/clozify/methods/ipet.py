@@ -8,7 +8,7 @@ draw is one pass over the scores in constant memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from scipy.special import softmax
 
 from clozify.config.recipe import IPet
 from clozify.data.rows import chunk_rows
+from clozify.methods.combination import CombinedScores
 from clozify.methods.ensemble import Ensemble
 
 CHUNK_SIZE = 131_072  # rows per chunk; with more unlabelled rows than this, another value changes the random draw
@@ -153,7 +154,7 @@ class TopRows:
         return self._rows
 
 
-def _score_bounds(scores: NDArray[np.float64] | Ensemble, labels: int) -> list[tuple[float, float]]:
+def _score_bounds(scores: NDArray[np.float64] | Ensemble | CombinedScores, labels: int) -> list[tuple[float, float]]:
     """For each label the lowest and the highest score of the rows whose best label it is."""
     lowest, highest = np.full(labels, np.inf), np.full(labels, -np.inf)
     size = chunk_rows(labels, CHUNK_SIZE)
@@ -165,7 +166,7 @@ def _score_bounds(scores: NDArray[np.float64] | Ensemble, labels: int) -> list[t
 
 
 def select_rows(
-    scores: NDArray[np.float64] | Ensemble,
+    scores: NDArray[np.float64] | Ensemble | CombinedScores,
     counts: NDArray[np.int64],
     rng: np.random.Generator,
     weighting: str = "probability",
@@ -202,7 +203,7 @@ def select_rows(
 
 
 def _collect_candidates(
-    scores: NDArray[np.float64] | Ensemble,
+    scores: NDArray[np.float64] | Ensemble | CombinedScores,
     counts: NDArray[np.int64],
     rng: np.random.Generator,
     weighting: str,
@@ -245,8 +246,12 @@ def select_training_rows(
     teachers: NDArray[np.int64],
     rng: np.random.Generator,
     zero_shot: bool,
+    combine: Callable[[Ensemble], CombinedScores] | None = None,
 ) -> Selection:
-    """T_i^j without T: the rows that a model's teachers N label for it, by s_N of the generation before."""
+    """T_i^j without T: the rows that a model's teachers N label for it, by s_N of the generation before.
+
+    `combine` adds the votes of teachers that are no members.
+    """
     s_n = Ensemble([scores[int(teacher)] for teacher in teachers], [weights[teacher] for teacher in teachers])
     pool = settings.zero_shot_pool if zero_shot else None
-    return select_rows(s_n, counts, rng, settings.draw, pool, settings.top_up)
+    return select_rows(s_n if combine is None else combine(s_n), counts, rng, settings.draw, pool, settings.top_up)

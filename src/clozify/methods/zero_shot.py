@@ -9,8 +9,8 @@ that number over |L|, and so many of the highest scores of all rows are predicte
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from scipy.special import expit, logit, softmax
 from clozify.data.decision import Decision
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.calibration import calibrate, mean_probabilities
+from clozify.methods.combination import FITTED_ROWS, OnLabeled, TeacherWeight, Votes, combine_votes, fit_weights
 from clozify.methods.multilabel import predict_highest
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.metrics import basic_metrics
@@ -39,6 +40,27 @@ class ZeroShotScores:
     prior: NDArray[np.float64] | None
     warnings: list[str]
     labels_a_row: float = 1.0  # assumed on average, for tasks with several
+    other_scores: Sequence[NDArray[np.float32]] = ()  # of teachers besides the pairs, (rows, labels) each
+
+    def with_teachers(self, other_scores: Sequence[NDArray[np.float32]]) -> ZeroShotScores:
+        """The same scores, with the votes of other teachers in the ensemble."""
+        return replace(self, other_scores=other_scores)
+
+    @cached_property
+    def weights(self) -> list[TeacherWeight]:
+        """The weights of the pairs, which are one teacher, and of the other teachers, from how all of them agree."""
+        rows = np.unique(np.linspace(0, len(self.rows) - 1, min(FITTED_ROWS, len(self.rows))).astype(np.int64))
+        pairs = np.stack([self.pair_scores(row, row + 1)[:, 0] for row in rows.tolist()], axis=1)
+        nothing = OnLabeled()
+        patterns = Votes(pairs.mean(axis=0), (nothing,) * len(pairs), tuple(pairs))
+        return fit_weights([patterns, *(Votes(scores[rows], (nothing,)) for scores in self.other_scores)])
+
+    def ensemble_scores(self, start: int, stop: int) -> NDArray[np.float64]:
+        """The mean of the pairs' scores of a range of rows, combined with other teachers' votes: (rows, labels)."""
+        scores = self.pair_scores(start, stop).mean(axis=0)
+        if not self.other_scores:
+            return np.asarray(scores)
+        return combine_votes([scores, *(others[start:stop] for others in self.other_scores)], self.weights)
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Start and stop of consecutive chunks of rows."""
@@ -54,7 +76,7 @@ class ZeroShotScores:
 
     def probabilities(self, start: int, stop: int) -> NDArray[np.float64]:
         """The ensemble's probabilities of a range of rows: (rows, labels)."""
-        scores = self.pair_scores(start, stop).mean(axis=0)
+        scores = self.ensemble_scores(start, stop)
         probabilities: NDArray[np.float64] = (
             expit(scores + self._prior_logit) if self.rows.task.multilabel else softmax(scores, axis=-1)
         )
@@ -88,7 +110,7 @@ class ZeroShotScores:
         for start, stop in self.chunks():
             scores = self.pair_scores(start, stop)
             predicted[:-1, start:stop] = scores.argmax(axis=-1)
-            predicted[-1, start:stop] = scores.mean(axis=0).argmax(axis=-1)
+            predicted[-1, start:stop] = self.ensemble_scores(start, stop).argmax(axis=-1)
         return predicted
 
     def metrics(self) -> dict[str, dict[str, Any]]:

@@ -120,6 +120,10 @@ class GenerativeModel(ABC):
         """Whether the model is trained in bf16; its weights stay in float32."""
         return self.options.trains_in_bf16(self.device)
 
+    def sample_ids(self, count: int) -> NDArray[np.int64]:
+        """So many ids of ordinary tokens, to try the model with."""
+        return np.resize(np.flatnonzero(~self.tokenizer.is_special), count)
+
     def to_device(self, array: NDArray[Any]) -> Tensor:
         """An array as a tensor on the model's device."""
         return torch.from_numpy(array).to(self.device)

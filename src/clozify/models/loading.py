@@ -22,16 +22,18 @@ from clozify.models.gguf import gguf_source
 from clozify.models.int8 import INT8_FILE, has_int8_weights, read_int8
 from clozify.utils import libraries
 
-Architecture = Literal["masked LM", "causal LM", "encoder-decoder", "new classifier", "classifier", "translation model"]
+LanguageModelKind = Literal["masked LM", "causal LM", "encoder-decoder"]
+Architecture = Literal[LanguageModelKind, "new classifier", "classifier", "other classifier", "translation model"]
 AUTO_CLASSES: dict[Architecture, str] = {
     "masked LM": "AutoModelForMaskedLM",
     "causal LM": "AutoModelForCausalLM",
     "encoder-decoder": "AutoModelForSeq2SeqLM",
     "new classifier": "AutoModelForSequenceClassification",  # an encoder that gets a new head
     "classifier": "AutoModelForSequenceClassification",
+    "other classifier": "AutoModelForSequenceClassification",  # one that clozify did not train
     "translation model": "AutoModelForSeq2SeqLM",
 }
-WITHOUT_MASK: tuple[Architecture, ...] = ("causal LM", "encoder-decoder", "translation model")
+WITHOUT_MASK: tuple[Architecture, ...] = ("causal LM", "encoder-decoder", "other classifier", "translation model")
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,15 @@ def make_readable(folder: Path) -> None:
         shutil.copymode(next(folder.glob("*config.json")), file)
 
 
-def load_config(name: str | Path) -> Any:
-    """The config of a model that is on this machine."""
+def load_config(name: str | Path, from_hub: bool = False) -> Any:
+    """The config of a model that is on this machine or, with `from_hub`, of one that the hub has."""
     import transformers
 
     path = model_path(name)
     _check_path(path)
+    local = not from_hub or Path(path).is_dir() or not libraries.hub_reachable()
     with _loading(path, "config.json", "classifier"):
-        return transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        return transformers.AutoConfig.from_pretrained(path, local_files_only=local, trust_remote_code=False)
 
 
 def count_encoder_parameters(name: str | Path) -> int:
@@ -113,7 +116,7 @@ def count_encoder_parameters(name: str | Path) -> int:
         return int(12 * config.num_hidden_layers * config.hidden_size**2)
 
 
-def architecture_of(name: str | Path) -> Architecture:
+def architecture_of(name: str | Path) -> LanguageModelKind:
     """How a language model answers, by its config: "masked LM", "causal LM" or "encoder-decoder"."""
     import transformers
 
@@ -200,6 +203,11 @@ def _load_weights(path: str, architecture: Architecture, config: Any, options: d
         return model
     if architecture == "classifier":
         raise ModelError(f"The classifier in '{path}' lacks some of its weights ({missing[0]}); train it again.")
+    if architecture == "other classifier":
+        raise ModelError(
+            f"The model '{path}' lacks weights of a classifier ({missing[0]}), so its answers would be random; name a "
+            "model that was trained to classify."
+        )
     if getattr(config, "legacy", False):  # DeBERTa's newer files have other names for the head's weights
         config.legacy = False
         return _load_weights(path, architecture, config, options)

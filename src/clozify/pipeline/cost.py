@@ -7,8 +7,8 @@ Nothing is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from clozify.pipeline.semi_supervised import SemiSupervised
 from clozify.prompts.encode import EncodedRows
 from clozify.runs.context import RunContext
 from clozify.runs.plan import Plan
+from clozify.teachers.base import Cost, Teacher, row_limit
 from clozify.training.loop import TrainingSetup, seed_everything
 
 TIMED_STEPS = 3  # after a first one
@@ -55,6 +56,10 @@ class CostEstimate:
     threshold_models: int | None = None  # trained to choose thresholds, with several labels a row
     at_once: int | None = None  # models that are trained at the same time, for `--at-once auto`
     why: str | None = None
+    requests: int | None = None  # to LLMs behind an API, at most, as all that follow
+    input_tokens: int | None = None  # an estimate
+    output_tokens: int | None = None
+    price: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,29 @@ def _count(rows: Rows | None) -> int:
     return 0 if rows is None else len(rows)
 
 
-def estimate(plan: Plan, context: RunContext) -> CostEstimate:
-    """The cost of a run of this plan."""
+def estimate(plan: Plan, context: RunContext, teachers: Sequence[Teacher] = ()) -> CostEstimate:
+    """The cost of a run of this plan, with these teachers besides its patterns."""
+    paid = [cost for teacher in teachers for cost in _teacher_costs(plan, teacher) if cost.requests]
+    cost = _estimate(plan, context)
+    if not paid:
+        return cost
+    prices = [each.price for each in paid if each.price is not None]
+    return replace(
+        cost,
+        requests=sum(each.requests for each in paid),
+        input_tokens=sum(each.input_tokens for each in paid),
+        output_tokens=sum(each.output_tokens for each in paid),
+        price=sum(prices) if prices else None,
+    )
+
+
+def _teacher_costs(plan: Plan, teacher: Teacher) -> list[Cost]:
+    """What a teacher costs for T, the unlabelled and, where it scores all rows, the test rows."""
+    test = plan.test if row_limit(teacher) is None else None
+    return [teacher.cost(rows) for rows in (plan.labeled, plan.unlabeled, test) if rows is not None and len(rows)]
+
+
+def _estimate(plan: Plan, context: RunContext) -> CostEstimate:
     if plan.method in SEMI_SUPERVISED:
         return _estimate_semi_supervised(plan, context)
     if plan.method == "frozen":
@@ -153,6 +179,7 @@ def _estimate_frozen(plan: Plan, context: RunContext) -> CostEstimate:
     """The cost of states of all rows in every pattern, and of a classifier where one is distilled."""
     rows, patterns = _count(plan.labeled) + _count(plan.unlabeled) + _count(plan.test), len(plan.task.patterns)
     model = plan.load_model(context.device)
+    assert isinstance(model, ClozeModel)
     row_seconds = _row_seconds(plan, model, context.device)
     states = rows * patterns * (model.head.word_vectors.shape[1] + model.model.config.hidden_size)
     classifiers, steps, seconds, parameters = 0, 0, rows * patterns * row_seconds, 0

@@ -29,6 +29,7 @@ from clozify.methods.ipet import (
 from clozify.methods.ipet_label_sets import select_label_sets, set_counts_to_draw
 from clozify.pipeline.members import DrawnRows, ZeroPoints, evaluate_members, first_generation, train_members
 from clozify.pipeline.run import Run
+from clozify.pipeline.teachers import OtherTeachers, pattern_votes
 from clozify.pipeline.untrained import untrained_members
 from clozify.runs.metrics import Generation, MemberMetrics
 from clozify.runs.plan import Plan
@@ -46,9 +47,17 @@ def generation_indices(plan: Plan) -> list[int]:
 
 
 def train_generations(
-    run: Run, pair_weights: Sequence[float], keep_weights: bool, decision: Decision, zero_points: ZeroPoints = None
+    run: Run,
+    pair_weights: Sequence[float],
+    keep_weights: bool,
+    decision: Decision,
+    zero_points: ZeroPoints = None,
+    others: OtherTeachers | None = None,
 ) -> tuple[list[Member], list[Generation]]:
-    """Train all generations; returns the members of the last one, and the metrics of each."""
+    """Train all generations; returns the members of the last one, and the metrics of each.
+
+    `others` label rows together with the members.
+    """
     plan = run.plan
     indices = generation_indices(plan)
     zero_shot = len(plan.labeled) == 0
@@ -72,7 +81,7 @@ def train_generations(
         members = train_members(run, first, "generation 0")
     generations = [_evaluate_generation(run, 0, members, None, pair_weights, decision)]
     for position, index in enumerate(indices):
-        selections = _select_rows(run, index, members, teachers[position], pair_weights, decision)
+        selections = _select_rows(run, index, members, teachers[position], pair_weights, decision, others)
         is_last = position + 1 == len(indices)
         drawn = [
             replace(
@@ -123,6 +132,7 @@ def _select_rows(
     teachers: Teachers,
     pair_weights: Sequence[float],
     decision: Decision,
+    others: OtherTeachers | None,
 ) -> list[Selection]:
     """The unlabelled rows that each member of a generation is trained on besides T."""
     plan, settings, labels = run.plan, run.plan.recipe.ipet, run.plan.task.labels
@@ -149,6 +159,12 @@ def _select_rows(
     scores = {teacher: members[teacher].unlabeled_scores() for teacher in members_to_score(teachers)}
     weights = [pair_weights[member.pair] for member in members]
     by_untrained = len(plan.labeled) == 0 and index == 1  # the teachers are the untrained pairs
+    combination = None
+    if others:
+        before_training = pair_weights if len(plan.labeled) and plan.recipe.weighting != "uniform" else None
+        scored = sorted(scores)
+        voters = [members[member] for member in scored], [weights[member] for member in scored]
+        combination = others.combine(pattern_votes(run, *voters, before_training))
     selections = []
     for member, member_teachers in enumerate(teachers):
         rng = np.random.default_rng([plan.recipe.seed, index, member, 1])
@@ -157,7 +173,18 @@ def _select_rows(
             s_n = Ensemble([scores[teacher] for teacher in chosen], [weights[teacher] for teacher in chosen])
             selections.append(select_label_sets(s_n, counts, decision, rng))
             continue
-        selections.append(select_training_rows(scores, weights, counts, settings, member_teachers, rng, by_untrained))
+        selections.append(
+            select_training_rows(
+                scores,
+                weights,
+                counts,
+                settings,
+                member_teachers,
+                rng,
+                by_untrained,
+                None if combination is None else combination.with_patterns,
+            )
+        )
     topped_up = np.max([selection.topped_up for selection in selections], axis=0)
     if topped_up.any():
         short = [label for label in np.argsort(-topped_up, kind="stable") if topped_up[label]]

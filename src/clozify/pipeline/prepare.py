@@ -21,9 +21,12 @@ from clozify.models.cpu_precision import choose_precision
 from clozify.models.loading import count_encoder_parameters
 from clozify.models.lora import check_adapter
 from clozify.pipeline.augmentation import read_paraphrases
+from clozify.pipeline.generative import check_method, default_student, fit_generative, is_generative
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.runs.plan import Plan, empty_rows, select_labeled
 from clozify.runs.results import ENSEMBLE_METHODS
+from clozify.teachers.base import Teacher
+from clozify.teachers.build import build_teachers
 
 METHODS = ("pet", "ipet", "frozen", "supervised", *SEMI_SUPERVISED)
 MULTILABEL_METHODS = ("pet", "ipet", "supervised")
@@ -48,6 +51,8 @@ class TrainInputs:
     column_mapping: Mapping[str, str] | None = None
     augmented: RowSource | None = None
     allow_overlap: bool = False
+    teachers: Sequence[Any] = ()  # besides those of the task
+    budget: str | None = None
 
     def read(self, name: str, task: Task) -> Rows | None:
         """The rows of the input `labeled`, `unlabeled`, `test` or `dev`, as the task reads them; None without any."""
@@ -75,6 +80,12 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         unlabeled = _remove_overlap(unlabeled, [rows for rows in (labeled, test, dev) if rows is not None], warnings)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     choice = ""
+    generative = inputs.method in ENSEMBLE_METHODS and is_generative(inputs.model)
+    student = inputs.student or inputs.model
+    if generative:
+        check_method(inputs.method, inputs.model)
+        recipe = fit_generative(recipe, inputs.model, warnings)
+        student = inputs.student or default_student(inputs.model, warnings)
     if recipe.adapt:
         conditions = Conditions(
             device=device,
@@ -86,13 +97,16 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
             multilabel=task.multilabel,
         )
         recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
+        recipe = fit_generative(recipe, inputs.model, warnings) if generative else recipe
         if inputs.method not in SEMI_SUPERVISED:
             pairs = 0 if inputs.method == "supervised" else len(task.pairs)  # cached in the task
             choice = explain(recipe, conditions, pairs)
     if inputs.method in ENSEMBLE_METHODS and unlabeled is not None:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
-    if inputs.method in ENSEMBLE_METHODS:
+    if inputs.method in ENSEMBLE_METHODS and not generative:
         recipe = choose_precision(recipe, inputs.model, device, warnings)
+    if (task.rules or task.teachers or inputs.teachers) and inputs.method not in ENSEMBLE_METHODS:
+        warnings.append(f"The method '{inputs.method}' has no ensemble, so rules and other teachers do not vote.")
     if recipe.adapter.method != "none" and inputs.method not in ("pet", "ipet"):
         warnings.append(f"The method '{inputs.method}' has no members to train, so the adapter is not used.")
     if dev is not None and inputs.method == "frozen":
@@ -104,7 +118,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         recipe=recipe,
         method=inputs.method,
         model=str(inputs.model),
-        student=str(inputs.student or inputs.model),
+        student=str(student),
         labeled=labeled,
         unlabeled=unlabeled,
         test=test,
@@ -115,6 +129,13 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         warnings=tuple(warnings),
         choice=choice,
     )
+
+
+def other_teachers(inputs: TrainInputs, plan: Plan) -> tuple[Teacher, ...]:
+    """The teachers of a run besides its patterns; methods without an ensemble have none."""
+    if plan.method not in ENSEMBLE_METHODS:
+        return ()
+    return build_teachers(plan.task, inputs.teachers, inputs.budget)
 
 
 def _check_method(inputs: TrainInputs, recipe: Recipe, task: Task) -> None:

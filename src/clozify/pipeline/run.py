@@ -14,6 +14,7 @@ from clozify.runs.folder import RunFolder
 from clozify.runs.jobs import Job, JobResult
 from clozify.runs.plan import Plan
 from clozify.runs.worker import Worker
+from clozify.teachers.base import Teacher
 from clozify.utils.progress import progress
 
 
@@ -24,6 +25,7 @@ class Run:
     worker: Worker
     executor: Executor
     prefix: str = ""  # where the folder has the method's results: "" or "methods/METHOD/"
+    teachers: tuple[Teacher, ...] = ()  # besides the patterns; they stay in this process
 
     @property
     def plan(self) -> Plan:

@@ -10,15 +10,17 @@ from typing import Any
 import torch
 
 from clozify import __version__
+from clozify.config.recipe import Generative
 from clozify.data.decision import Decision
 from clozify.pipeline.run import Run
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import data_inputs, hash_key, model_key
 from clozify.runs.plan import Plan
-from clozify.runs.records import ENSEMBLE_FILE, EnsembleMember, EnsembleRecord, Member
+from clozify.runs.records import ENSEMBLE_FILE, EnsembleMember, EnsembleRecord, EnsembleTeacher, Member
+from clozify.teachers.base import Teacher
 
 
-def describe_run(plan: Plan) -> dict[str, Any]:
+def describe_run(plan: Plan, teachers: Sequence[Teacher] = ()) -> dict[str, Any]:
     """The content of run.json: everything that the run works on."""
     data: dict[str, dict[str, Any]] = {
         name: {**key, "source": str(getattr(plan, name).source), "columns": getattr(plan, name).renamed_columns}
@@ -33,17 +35,31 @@ def describe_run(plan: Plan) -> dict[str, Any]:
         "model": plan.model,
         "student": plan.student,
         "task": plan.task.model_dump(),
-        "recipe": plan.recipe.model_dump(exclude=None if plan.task.multilabel else {"multilabel"}),
+        "recipe": plan.recipe.model_dump(exclude=_unused_sections(plan)),
         "data": data,
         "hashes": {
             "model": model_key(plan.model),
             "student": model_key(plan.student),
             "paraphrases": None if plan.paraphrases is None else plan.paraphrases.digest,
         },
+        **({"teachers": [teacher.key() for teacher in teachers]} if teachers else {}),
     }
 
 
-def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float], decision: Decision) -> None:
+def _unused_sections(plan: Plan) -> set[str]:
+    """Later sections of the recipe that the run does not use; run.json is as it was before they existed."""
+    unused = set() if plan.task.multilabel else {"multilabel"}
+    return unused if plan.recipe.generative != Generative() else unused | {"generative"}
+
+
+def write_ensemble(
+    run: Run,
+    members: Sequence[Member],
+    weights: Sequence[float],
+    decision: Decision,
+    teachers: Sequence[EnsembleTeacher] = (),
+    combined: Member | None = None,
+) -> None:
     """Write ensemble.json: the members with their weights, and the task and recipe to predict with them."""
     pairs = run.plan.task.pairs
     record = EnsembleRecord(
@@ -60,10 +76,14 @@ def write_ensemble(run: Run, members: Sequence[Member], weights: Sequence[float]
             for member, weight in zip(members, weights, strict=True)
         ],
         thresholds=decision.by_label(),
+        teachers=list(teachers) or None,
+        combined=None if combined is None else combined.key,
     )
-    content = record.model_dump()
+    content = record.model_dump(exclude={"recipe": _unused_sections(run.plan)})
+    if combined is None:
+        del content["teachers"], content["combined"]
     if not decision.multilabel:
-        del content["thresholds"], content["recipe"]["multilabel"]
+        del content["thresholds"]
         for member in content["weights"]:
             del member["zero_points"]
     run.folder.write_json(run.prefix + ENSEMBLE_FILE, content)

@@ -31,11 +31,12 @@ from clozify.pipeline.members import (
     first_generation,
     train_members,
 )
-from clozify.pipeline.prepare import TrainInputs, prepare
+from clozify.pipeline.prepare import TrainInputs, other_teachers, prepare
 from clozify.pipeline.run import Run
 from clozify.pipeline.run_files import describe_run, log_file, write_ensemble
 from clozify.pipeline.semi_supervised import train_semi_supervised
 from clozify.pipeline.soft_labels import write_soft_labels
+from clozify.pipeline.teachers import OtherTeachers, pattern_votes, teacher_metrics, write_combined
 from clozify.pipeline.token_cache import remove_caches
 from clozify.pipeline.trivial_baselines import trivial_baselines
 from clozify.pipeline.untrained import evaluate_untrained, pair_weights
@@ -77,8 +78,9 @@ def train(
     models_per_device = parse_at_once(at_once)
     device, opened_executor = choose_executor(executor, address, devices, models_per_device)
     plan = prepare(inputs, device)
+    teachers = other_teachers(inputs, plan)
     with open_run(output) as folder, log_file(folder, log) as log_both, threads_within_quota(log_both):
-        prefix, description = results_prefix(folder.path, plan.method), describe_run(plan)
+        prefix, description = results_prefix(folder.path, plan.method), describe_run(plan, teachers)
         if not replace_results:
             check_replaceable(folder.path / prefix, folder.address, description)
         plan, description = _keep_names(plan, description, folder.path / prefix, log_both)
@@ -89,7 +91,7 @@ def train(
             log_both(reason)
             _, opened_executor = choose_executor(executor, address, devices, models_per_device)
         with opened_executor as started_executor:
-            metrics = _train(Run(worker, started_executor, prefix), description)
+            metrics = _train(Run(worker, started_executor, prefix, teachers), description)
         return metrics, f"{folder.address}/{prefix}".rstrip("/")
 
 
@@ -168,17 +170,29 @@ def _train_pet(run: Run) -> dict[str, Any]:
     # with several labels a row, each is predicted from its own threshold on (not in the paper)
     decision = choose_member_thresholds(run, weights_of_pairs, untrained.zero_points)
 
+    # rules, classifiers and other teachers may vote beside the patterns (not in the paper)
+    others = OtherTeachers(run)
+
     # step 1: fine-tune a model for every pair and seed; iPET does so for several generations (section 3.4)
     if plan.method == "ipet":
         members, results["generations"] = train_generations(
-            run, weights_of_pairs, keep_weights, decision, untrained.zero_points
+            run, weights_of_pairs, keep_weights, decision, untrained.zero_points, others
         )
     elif plan.method == "pet":
         members = train_members(run, first_generation(plan, weights_of_pairs, keep_weights, untrained.zero_points))
     weights = [weights_of_pairs[member.pair] for member in members]
-    write_ensemble(run, members, weights, decision)
     if plan.test is not None:
         results["members"] = evaluate_members(plan, members, decision)
+
+    if others:
+        combination = others.combine(pattern_votes(run, members, weights, untrained.accuracy_on_labeled))
+        results["teachers"] = teacher_metrics(run, combination)
+        combined = write_combined(run, combination)
+        write_ensemble(run, members, weights, decision, combination.records(), combined)
+        members, weights = [combined], [1.0]
+    else:
+        write_ensemble(run, members, weights, decision)
+    if plan.test is not None:
         results["ensemble"] = evaluate_ensemble(plan, members, weights, decision)
 
     # step 2: the ensemble annotates the unlabelled rows with soft labels

@@ -26,7 +26,7 @@ from clozify.report.scores import (
 )
 from clozify.report.unlabeled import Agreement, NextRows, SoftLabels, agreement, label_next, soft_labels, unlabeled_ids
 from clozify.report.wrong_rows import WrongRows, wrong_rows
-from clozify.runs.metrics import Generation
+from clozify.runs.metrics import Generation, TeacherMetrics
 from clozify.runs.results import METHOD_NAMES
 
 DATA_NAMES = {"labeled": "labelled", "unlabeled": "unlabelled", "test": "test", "dev": "development"}
@@ -91,6 +91,7 @@ class Findings:
     steps: list[str]  # what to do next
     numbers: list[Score]
     patterns: list[PatternScore]
+    teachers: list[TeacherMetrics]  # where there are others than patterns
     agreement: Agreement | None
     generations: list[Generation]
     soft_labels: SoftLabels | None
@@ -125,6 +126,7 @@ def collect_findings(run: RunRecord, rows: Mapping[str, Rows | None] | None = No
         steps=next_steps(run, score, patterns, agreed, confused),
         numbers=stage_scores(run),
         patterns=patterns,
+        teachers=run.metrics.teachers or [],
         agreement=agreed,
         generations=[generation.model_copy(update={"each": None}) for generation in run.metrics.generations or []],
         soft_labels=soft_labels(run, label_counts),

@@ -148,6 +148,13 @@ class RunRecord:
         return list(members.values())
 
     @cached_property
+    def combined_scores_folder(self) -> Path | None:
+        """The folder with the combined scores of all teachers; None where patterns are the only ones."""
+        path = self.folder / records.ENSEMBLE_FILE
+        key = read_json(path).get("combined") if path.is_file() else None
+        return None if key is None else self.jobs_folder / "combined" / str(key)
+
+    @cached_property
     def scoring_members(self) -> list[EnsembleMember]:
         """The members whose scores of the unlabelled rows were kept."""
         return [member for member in self.members if (member.folder / "unlabeled.npy").is_file()]

@@ -14,12 +14,20 @@ from clozify.metrics import BasicMetrics, GroupMetrics, wilson_interval
 from clozify.report.compare import Comparison
 from clozify.report.format import percent
 from clozify.report.scores import TFIDF_NAME, majority_name
-from clozify.runs.metrics import ClassifierMetrics, Generation, MembersMetrics, Metrics, UnsupervisedMetrics
+from clozify.runs.metrics import (
+    ClassifierMetrics,
+    Generation,
+    MembersMetrics,
+    Metrics,
+    TeacherMetrics,
+    UnsupervisedMetrics,
+)
 
 if TYPE_CHECKING:  # it loads PyTorch
     from clozify.report.findings import Findings
 
 SHOWN_ERRORS = 3
+SHOWN_TEACHERS = 30
 SHOWN_PAIRS = 5  # of labels that are confused, where there are many labels
 ERROR_CHARACTERS = 100  # of a row's text
 
@@ -74,6 +82,8 @@ def show_run(console: Console, metrics: Metrics, with_warnings: bool = True) -> 
         show_groups(console, None if metrics.result is None else metrics.result.groups)
     else:
         console.print(Text("There are no scores: the run had no test rows (--test)."))
+    if metrics.teachers:
+        _show_teachers(console, metrics.teachers)
     for baseline in (metrics.uda, metrics.mixtext):
         if baseline is not None:
             _show_semi_supervised(console, baseline)
@@ -83,6 +93,26 @@ def show_run(console: Console, metrics: Metrics, with_warnings: bool = True) -> 
             console.print(Text(f"On the development rows, the best score of each training: {best}."))
     if with_warnings:
         show_warnings(console, metrics.warnings)
+
+
+def _show_teachers(console: Console, teachers: Sequence[TeacherMetrics]) -> None:
+    """Print every teacher of a run that has others than patterns."""
+    table = Table("teacher", box=None, pad_edge=False)
+    for name in ("weight", "accuracy (est.)", "on labelled", "coverage", "conflicts", "gain on test"):
+        table.add_column(name, justify="right")
+    for teacher in teachers[:SHOWN_TEACHERS]:
+        table.add_row(
+            Text(teacher.name),
+            f"{teacher.weight:.2f}",
+            percent(teacher.estimated_accuracy),
+            f"{teacher.correct_on_labeled} of {teacher.votes_on_labeled}" if teacher.votes_on_labeled else "",
+            "" if teacher.coverage is None else percent(teacher.coverage),
+            "" if teacher.conflicts is None else percent(teacher.conflicts),
+            "" if teacher.gain is None else f"{100 * teacher.gain:+.1f}",
+        )
+    console.print(table)
+    if len(teachers) > SHOWN_TEACHERS:
+        console.print(Text(f"{len(teachers) - SHOWN_TEACHERS} more teachers are in the report."))
 
 
 def show_groups(console: Console, groups: GroupMetrics | None) -> None:

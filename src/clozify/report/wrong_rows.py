@@ -100,6 +100,9 @@ def _test_scores(run: RunRecord) -> Ensemble | None:
         job = run.result.jobs[run.result.kept or 0]
         path = run.jobs_folder / "classifiers" / job / TEST_SCORES
         return Ensemble([open_npy(path)], [1.0]) if path.is_file() else None
+    if (combined := run.combined_scores_folder) is not None:  # of patterns and other teachers
+        path = combined / TEST_SCORES
+        return Ensemble([open_npy(path)], [1.0]) if path.is_file() else None
     paths = [member.folder / TEST_SCORES for member in run.members]
     if not paths or not all(path.is_file() for path in paths):
         return None

@@ -6,14 +6,13 @@ depend on it.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozify.gpu.options import GpuOptions
-from clozify.models.builtin import builtin_folder, is_builtin
+from clozify.models.model_key import hash_model_folder as hash_model_folder
+from clozify.models.model_key import model_key as model_key
+from clozify.utils.hashing import hash_file as hash_file
+from clozify.utils.hashing import hash_key as hash_key
 
 if TYPE_CHECKING:
     from clozify.runs.plan import Plan
@@ -21,39 +20,9 @@ if TYPE_CHECKING:
 NUMERICS = 1  # raised with every change of clozify that changes the numbers that a job computes
 
 
-def hash_key(**inputs: Any) -> str:
-    """A short hash of JSON values."""
-    text = json.dumps(inputs, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def job_key(step: str, **inputs: Any) -> str:
     """The key of a job: a hash of its step, its inputs and the version of the numerics."""
     return hash_key(step=step, numerics=NUMERICS, **inputs)
-
-
-def hash_model_folder(path: Path) -> str:
-    """A hash of the names and contents of all files of a model folder."""
-    files = sorted(file for file in path.iterdir() if file.is_file())
-    return hash_key(files={file.name: hash_file(file) for file in files})
-
-
-def hash_file(file: Path) -> str:
-    """A hash of a file's content."""
-    return _hash_file(file, file.stat().st_size, file.stat().st_mtime_ns)
-
-
-@cache
-def _hash_file(file: Path, _size: int, _modified: int) -> str:
-    """A hash of a file's content, computed once for each size and time of modification."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def model_key(name: str) -> str:
-    """What identifies a model: a hash of its folder, or its name on the hub."""
-    path = builtin_folder(name) if is_builtin(name) else Path(name)
-    return hash_model_folder(path) if path.is_dir() else name
 
 
 def data_inputs(plan: Plan) -> dict[str, Any]:
@@ -78,5 +47,6 @@ def prompt_inputs(plan: Plan, device: str) -> dict[str, Any]:
         "wording": plan.recipe.wording.model_dump(),
         "line_breaks": plan.task.line_breaks,
         "labels": plan.key_names,
+        **({"generative": plan.recipe.generative.model_dump()} if plan.is_generative else {}),
         **GpuOptions.from_recipe(plan.recipe).numerics(device),
     }

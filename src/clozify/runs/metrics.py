@@ -133,6 +133,21 @@ class ClassifierMetrics(Record):
     unlabeled_rows: int | None = None
 
 
+class TeacherMetrics(Record):
+    """A teacher of a run that has others than patterns; all patterns of a model are one teacher."""
+
+    name: str
+    kind: str  # "patterns", "rule", "function", "classifier", "nli", "estimator" or "openai"
+    weight: float
+    estimated_accuracy: float  # where it votes
+    coverage: float | None = None  # fraction of the unlabelled rows on which it votes
+    conflicts: float | None = None  # of these, the fraction to which the combination gives another label
+    votes_on_labeled: int | None = None
+    correct_on_labeled: int | None = None
+    accuracy: float | None = None  # on the test rows where it votes
+    gain: float | None = None  # accuracy of the combination on the test rows, minus that without this teacher
+
+
 class TrivialBaselines(Record):
     """What takes no language model, on the test rows."""
 
@@ -155,6 +170,7 @@ class Metrics(Record):
     generations: list[Generation] | None = None
     unsupervised: UnsupervisedMetrics | None = None
     members: MembersMetrics | None = None
+    teachers: list[TeacherMetrics] | None = None
     ensemble: Evaluation | None = None
     classifier: ClassifierMetrics | None = None
     supervised: ClassifierMetrics | None = None

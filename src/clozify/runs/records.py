@@ -16,6 +16,7 @@ from clozify.utils.checked_files import open_npy, read_record
 
 UNLABELED_SCORES = "unlabeled.npy"  # in a member's folder: raw scores of the unlabelled rows, (rows, labels)
 TEST_SCORES = "test.npy"
+LABELED_SCORES = "labeled.npy"  # in a teacher's folder
 HELD_OUT_SCORES = "held_out.npy"  # of the labelled rows of a fold, with several labels a row
 LABEL_VECTORS = "label_vectors.npy"  # in `model/` of a member with a frozen encoder, (labels, states + 1)
 ENSEMBLE_FILE = "ensemble.json"
@@ -66,6 +67,17 @@ class EnsembleMember(BaseModel):
     zero_points: list[float] | None = None  # subtracted from the labels' scores, with several labels a row
 
 
+class EnsembleTeacher(BaseModel):
+    """A teacher in `ensemble.json`, where there are others than patterns: how its scores enter the combined ones."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    kind: str  # "patterns", or that of the teacher
+    weight: float
+    temperature: float
+
+
 class EnsembleRecord(BaseModel):
     """The content of `ensemble.json`: what is needed to predict with the members."""
 
@@ -75,6 +87,8 @@ class EnsembleRecord(BaseModel):
     recipe: Recipe
     weights: list[EnsembleMember] = Field(min_length=1)
     thresholds: dict[str, float] | None = None  # with several labels a row
+    teachers: list[EnsembleTeacher] | None = None  # where there are others than patterns
+    combined: str | None = None  # the key of the job with the combined scores, in `combined/`
 
     @classmethod
     def load(cls, folder: Path) -> EnsembleRecord:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from clozify.methods.multilabel import best_metric
 from clozify.metrics import basic_metrics
 from clozify.models.cloze import ClozeModel
+from clozify.models.language_model import LanguageModel
 from clozify.models.lora import reset_adapter
 from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.prompts.encode import FieldInContext
@@ -32,9 +33,15 @@ class Worker:
         self.tokens: dict[str, dict[FieldInContext, RaggedTokens]] = {}  # data set -> its rows in the prompts' tokens
 
     @cached_property
-    def model(self) -> ClozeModel:
-        """The masked language model; `pretrained_model` resets its weights."""
+    def model(self) -> LanguageModel:
+        """The language model; `pretrained_model` resets its weights."""
         return self.plan.load_model(self.context.device)
+
+    @property
+    def cloze_model(self) -> ClozeModel:
+        """The model, for methods that need a masked one."""
+        assert isinstance(self.model, ClozeModel)
+        return self.model
 
     @cached_property
     def prompts(self) -> TaskPrompts:
@@ -46,10 +53,11 @@ class Worker:
     def _pretrained_weights(self) -> dict[str, Any]:
         return {name: tensor.clone() for name, tensor in self.model.model.state_dict().items()}
 
-    def pretrained_model(self, seed: int) -> ClozeModel:
+    def pretrained_model(self, seed: int) -> LanguageModel:
         """The model with its pretrained weights; an adapter is initialised anew from the seed."""
         self.loaded_member = None
-        self.model.remove_label_offsets()
+        if isinstance(self.model, ClozeModel):
+            self.model.remove_label_offsets()
         if self.model.has_adapter:
             reset_adapter(self.model.model, seed)
         else:

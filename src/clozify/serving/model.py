@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from clozify.data.in_memory import make_rows
 from clozify.data.text_values import clean_texts
 from clozify.inference.finished_run import FinishedRun
-from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.onnx import OnnxModel
 from clozify.runs.results import METHOD_NAMES
@@ -25,6 +24,7 @@ class ServedModel:
 
     def __init__(self, folder: str | Path, method: str | None = None, precision: str = "auto") -> None:
         finished = FinishedRun(folder, method, precision)
+        self._finished = finished
         self.notes = finished.notes
         self.method = finished.method
         self.task, self.decision = finished.task, finished.decision
@@ -51,7 +51,8 @@ class ServedModel:
 
         if self._classifier is None:
             rows = make_rows(dict(texts), self.task, "the request")
-            return combine_scores([member.scores(rows) for member in self._members], [m.weight for m in self._members])
+            of_members = [member.scores(rows) for member in self._members]
+            return self._finished.combine(of_members, [member.weight for member in self._members], rows)
         cleaned = {
             field: clean_texts(pa.array(column, pa.large_string()), self.task) for field, column in texts.items()
         }

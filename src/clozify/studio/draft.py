@@ -25,6 +25,8 @@ HIDDEN_SETTINGS = (
     "multilabel",
     "separator",
     "groups",
+    "rules",
+    "teachers",
 )
 
 Problems = dict[str, list[str]]  # form field -> messages; "fields", "labels", "task", "pattern 0", "label 0", ...
@@ -155,6 +157,12 @@ class TaskDraft:
         if "groups" in content:  # of the labels that are left
             kept = {name: [each for each in of if each in self.labels] for name, of in content["groups"].items()}
             content["groups"] = {name: labels for name, labels in kept.items() if labels}
+        if "rules" in content:
+            content["rules"] = [
+                rule
+                for rule in content["rules"]
+                if rule["label"] in self.labels and rule.get("field") in (None, *self.fields)
+            ]
         try:
             task = Task.model_validate(content)
         except ValidationError as error:

@@ -6,7 +6,7 @@ other kinds are modules of this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,7 +39,11 @@ class ScoringContext:
 
 
 class Teacher(Protocol):
-    """Votes on rows."""
+    """Votes on rows.
+
+    It may also have `learns_from_labeled`, true where its scores depend on T, so that its accuracy there has to be
+    cross-fitted, and `row_limit`, the most unlabelled rows that it is asked about.
+    """
 
     @property
     def name(self) -> str:
@@ -47,7 +51,7 @@ class Teacher(Protocol):
 
     @property
     def kind(self) -> str:
-        """"rule", "classifier", "nli", "openai", "function" or "estimator"."""
+        """ "rule", "classifier", "nli", "openai", "function" or "estimator"."""
 
     def key(self) -> dict[str, Any]:
         """What its scores depend on, besides the rows and T, as JSON; never a secret."""
@@ -60,6 +64,22 @@ class Teacher(Protocol):
 
         A vote for a single label is 0 for it and -inf for the others.
         """
+
+
+def learns_from_labeled(teacher: Teacher) -> bool:
+    """Whether a teacher's scores depend on T."""
+    return bool(getattr(teacher, "learns_from_labeled", False))
+
+
+def row_limit(teacher: Teacher) -> int | None:
+    """How many unlabelled rows a teacher is asked about at most; None for all."""
+    limit: int | None = getattr(teacher, "row_limit", None)
+    return limit
+
+
+def by_row_limit(teachers: Sequence[Teacher]) -> list[Teacher]:
+    """The teachers that score all rows, then those that are asked about some of them."""
+    return sorted(teachers, key=lambda teacher: row_limit(teacher) is not None)
 
 
 def abstentions(rows: int, labels: int) -> NDArray[np.float32]:

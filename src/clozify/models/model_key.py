@@ -1,0 +1,22 @@
+"""What identifies a model: the content of its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clozify.models.builtin import builtin_folder, is_builtin
+from clozify.utils.hashing import hash_file, hash_key
+
+
+def hash_model_folder(path: Path) -> str:
+    """A hash of the names and contents of all files of a model folder."""
+    files = sorted(file for file in path.iterdir() if file.is_file())
+    return hash_key(files={file.name: hash_file(file) for file in files})
+
+
+def model_key(name: str) -> str:
+    """What identifies a model: a hash of its folder, or its name on the hub."""
+    path = builtin_folder(name) if is_builtin(name) else Path(name)
+    if path.is_file():  # with GGUF weights
+        return hash_file(path)
+    return hash_model_folder(path) if path.is_dir() else name

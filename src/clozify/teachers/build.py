@@ -1,0 +1,59 @@
+"""Teachers from the entries of a task file and from Python objects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from clozify.config.budget import Budget, parse_budget
+from clozify.config.task import Task
+from clozify.config.teachers import ClassifierEntry, ModelEntry, NliEntry, OpenAIEntry
+from clozify.errors import TaskError
+from clozify.teachers.base import Teacher
+from clozify.teachers.classifier import ClassifierTeacher
+from clozify.teachers.estimator import EstimatorTeacher
+from clozify.teachers.functions import rule
+from clozify.teachers.nli import NliTeacher
+from clozify.teachers.openai import OpenAITeacher
+from clozify.teachers.rules import rule_teachers
+
+
+def build_teachers(task: Task, objects: Iterable[Any] = (), budget: str | None = None) -> tuple[Teacher, ...]:
+    """The task's rules and teachers, then those of Python: all teachers besides the patterns, with unique names.
+
+    `budget` limits what each teacher spends that is paid for.
+    """
+    entries = [entry for entry in task.teachers if not isinstance(entry, ModelEntry)]  # a model answers patterns
+    limits = None if budget is None else parse_budget(budget)
+    of_task = [_from_entry(entry, task, limits) for entry in entries]
+    teachers = [*rule_teachers(task), *of_task, *map(_from_object, objects)]
+    if teachers and task.multilabel:
+        raise TaskError("Rules and other teachers need one label a row; remove them, or multilabel = true.")
+    names = [teacher.name for teacher in teachers]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise TaskError(f"Two teachers are called '{twice[0]}'; give each a name of its own.")
+    return tuple(teachers)
+
+
+def _from_entry(entry: ClassifierEntry | NliEntry | OpenAIEntry, task: Task, budget: Budget | None) -> Teacher:
+    if isinstance(entry, ClassifierEntry):
+        return ClassifierTeacher(entry.model, entry.labels, entry.pair, entry.name)
+    if isinstance(entry, NliEntry):
+        return NliTeacher(entry.model, entry.hypothesis, entry.name)
+    return OpenAITeacher(entry, task, budget)
+
+
+def _from_object(value: Any) -> Teacher:
+    """A teacher, a function of a row, or an estimator of scikit-learn, as a teacher."""
+    if all(hasattr(value, name) for name in ("name", "kind", "key", "cost", "score")):
+        teacher: Teacher = value
+        return teacher
+    if inspect.isfunction(value):
+        return rule(value)
+    if hasattr(value, "predict"):
+        return EstimatorTeacher(value)
+    raise TaskError(
+        f"A teacher is a function decorated with clozify.rule, an estimator of scikit-learn or an object with the "
+        f"methods of clozify.teachers.base.Teacher, not of the type {type(value).__name__}."
+    )

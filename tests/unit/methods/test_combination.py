@@ -1,0 +1,163 @@
+"""Votes of several teachers combined, on made-up votes whose truth is known."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from clozify.methods.combination import (
+    RANGE,
+    CombinedScores,
+    OnLabeled,
+    TeacherWeight,
+    Votes,
+    combine_votes,
+    fit_accuracies,
+    fit_shares,
+    fit_temperature,
+    fit_weights,
+    hard_votes,
+    log_probabilities,
+)
+from clozify.methods.ensemble import Ensemble
+
+LABELS = 4
+NOBODY = OnLabeled()
+
+
+def noisy(truth, accuracy, seed, labels=LABELS):
+    """Votes that are right with this probability, else any other label."""
+    rng = np.random.default_rng(seed)
+    wrong = (truth + rng.integers(1, labels, len(truth))) % labels
+    return np.where(rng.random(len(truth)) < accuracy, truth, wrong)
+
+
+def as_scores(votes, labels=LABELS):
+    """Votes as scores: 0 for the label, -inf for the others, NaN without a vote."""
+    scores = np.full((len(votes), labels), np.nan)
+    voted = np.flatnonzero(votes >= 0)
+    scores[voted] = -np.inf
+    scores[voted, votes[voted]] = 0.0
+    return scores
+
+
+@pytest.fixture
+def truth():
+    return np.random.default_rng(0).integers(LABELS, size=4000)
+
+
+def test_accuracies_of_independent_teachers_are_found_without_labels(truth):
+    expected = [0.9, 0.75, 0.6, 0.5]
+    votes = np.stack([noisy(truth, accuracy, seed) for seed, accuracy in enumerate(expected)])
+    assert fit_accuracies(votes, LABELS, [NOBODY] * 4) == pytest.approx(expected, abs=0.04)
+
+
+def test_a_teacher_that_guesses_has_the_accuracy_of_chance(truth):
+    votes = np.stack([*(noisy(truth, 0.8, seed) for seed in range(3)), noisy(truth, 0.25, 9)])
+    assert fit_accuracies(votes, LABELS, [NOBODY] * 4)[-1] == pytest.approx(0.25, abs=0.03)
+
+
+def test_five_copies_of_a_guess_do_not_confirm_each_other(truth):
+    guess = noisy(truth, 0.25, 9)
+    votes = np.stack([*(noisy(truth, 0.8, seed) for seed in range(3)), *[guess] * 5])
+    accuracies = fit_accuracies(votes, LABELS, [NOBODY] * 8)
+    assert accuracies[:3] == pytest.approx([0.8] * 3, abs=0.05)
+    assert accuracies[3:] == pytest.approx([0.25] * 5, abs=0.05)
+
+
+def test_rows_on_which_a_teacher_abstains_do_not_count(truth):
+    votes = np.stack([noisy(truth, 0.8, seed) for seed in range(4)])
+    votes[3, 400:] = -1
+    assert fit_accuracies(votes, LABELS, [NOBODY] * 4)[3] == pytest.approx(0.8, abs=0.07)
+
+
+def test_ten_labelled_rows_count_as_much_as_the_agreement_of_all_others(truth):
+    votes = np.stack([noisy(truth, 0.8, seed) for seed in range(3)])
+    without = fit_accuracies(votes, LABELS, [NOBODY] * 3)
+    half_right = fit_accuracies(votes, LABELS, [OnLabeled(10, 5), NOBODY, NOBODY])
+    assert half_right[0] == pytest.approx((without[0] + 0.5) / 2, abs=0.01)
+
+
+def test_the_fit_minimises_the_squared_error_of_the_agreements_beyond_chance(truth):
+    votes = np.stack([noisy(truth, accuracy, seed) for seed, accuracy in enumerate((0.85, 0.7, 0.55))])
+    accuracies = fit_accuracies(votes, LABELS, [NOBODY] * 3)
+    skills = (LABELS * accuracies - 1) / (LABELS - 1)
+    for one, other in itertools.combinations(range(3), 2):
+        agreement = (votes[one] == votes[other]).mean()
+        assert skills[one] * skills[other] == pytest.approx((LABELS * agreement - 1) / (LABELS - 1), abs=0.02)
+
+
+def test_copies_together_have_the_share_of_one_teacher(truth):
+    one, two, three = (noisy(truth, 0.8, seed) for seed in range(3))
+    accuracies = np.array([0.8] * 3)
+    alone = fit_shares(np.stack([one, two, three]), accuracies, LABELS)
+    assert alone == pytest.approx([1.0] * 3, abs=0.05)
+    copied = fit_shares(np.stack([one, two, *[three] * 5]), np.array([0.8] * 7), LABELS)
+    assert copied[2:].sum() == pytest.approx(1.0, abs=0.1)
+    assert copied[:2] == pytest.approx([1.0] * 2, abs=0.1)
+
+
+def test_rules_for_one_label_are_copies_only_where_they_vote_on_the_same_rows():
+    rows = np.arange(1000)
+    first, second = np.where(rows % 2, 1, -1), np.where(rows % 3 == 0, 1, -1)
+    shares = fit_shares(np.stack([first, second]), np.array([0.9, 0.9]), LABELS)
+    assert (shares > 0.8).all()
+    shares = fit_shares(np.stack([first, first]), np.array([0.9, 0.9]), LABELS)
+    assert shares == pytest.approx([0.5, 0.5], abs=0.02)
+
+
+def test_the_mean_probability_of_a_teachers_labels_is_its_accuracy(truth):
+    rng = np.random.default_rng(1)
+    soft = rng.normal(size=(500, LABELS)) * 5
+    hard = as_scores(noisy(truth[:500], 0.7, 3))
+    for scores in (soft, hard):
+        probabilities = np.exp(log_probabilities(scores, fit_temperature(scores, 0.7)))
+        assert probabilities.max(axis=1).mean() == pytest.approx(0.7, abs=1e-3)
+    guess = fit_temperature(soft, 1 / LABELS)
+    assert np.exp(log_probabilities(soft, guess)) == pytest.approx(np.full((500, LABELS), 1 / LABELS), abs=0.02)
+
+
+def test_combined_scores_are_the_weighted_sum_of_log_probabilities():
+    first, second = np.log([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), np.log([[0.3, 0.3, 0.4], [0.5, 0.4, 0.1]])
+    second[1] = np.nan
+    weights = [TeacherWeight(0.8, 2.0, 0.9, 1.0), TeacherWeight(0.6, 1.0, 0.5, 0.5)]
+    expected = 0.9 * np.log(softmax(first / 2, axis=1))
+    expected[0] += 0.5 * second[0]
+    assert combine_votes([first, second], weights) == pytest.approx(expected)
+    chunks = CombinedScores([Ensemble([first], [1.0]), second], weights).chunks(1)
+    assert np.concatenate([chunk for _, chunk in chunks]) == pytest.approx(expected)
+
+
+def test_an_impossible_label_is_only_very_unlikely():
+    assert log_probabilities(as_scores(np.array([1])))[0, 0] == pytest.approx(-RANGE, abs=1e-3)
+
+
+@pytest.mark.parametrize("labeled", [0, 10])
+@pytest.mark.parametrize("harm", ["a guess", "five copies of a guess", "five copies of a rule"])
+def test_a_teacher_without_news_does_not_harm(truth, labeled, harm):
+    rng = np.random.default_rng(2)
+    patterns = [rng.normal(size=(4000, LABELS)) for _ in range(3)]
+    for scores in patterns:
+        scores[np.arange(4000), truth] += 1.2
+    rules = []
+    for label in range(LABELS):
+        fires = np.where(truth == label, rng.random(4000) < 0.3, rng.random(4000) < 0.02)
+        rules.append(as_scores(np.where(fires, label, -1)))
+    guess = np.log(rng.dirichlet(np.ones(LABELS), size=4000))
+    more = {"a guess": [guess], "five copies of a guess": [guess] * 5, "five copies of a rule": [rules[0]] * 4}[harm]
+
+    def accuracy(others):
+        ensemble = np.mean(patterns, axis=0)
+        fitted, held_out = slice(labeled, 2000), slice(2000, None)
+        teachers = [Votes(ensemble[fitted], (NOBODY,) * 3, tuple(scores[fitted] for scores in patterns))]
+        for scores in others:
+            votes = hard_votes(scores[:labeled])
+            on_labeled = OnLabeled((votes >= 0).sum(), (votes == truth[:labeled]).sum())
+            teachers.append(Votes(scores[fitted], (on_labeled,)))
+        combined = combine_votes([ensemble[held_out], *(s[held_out] for s in others)], fit_weights(teachers))
+        return (combined.argmax(axis=1) == truth[held_out]).mean()
+
+    alone = (np.mean(patterns, axis=0)[2000:].argmax(axis=1) == truth[2000:]).mean()
+    assert accuracy(rules) > alone + 0.005
+    assert accuracy([*rules, *more]) > accuracy(rules) - 0.005

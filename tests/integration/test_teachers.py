@@ -32,10 +32,10 @@ class Constant:
     def key(self):
         return {"label": self.label}
 
-    def cost(self, rows):
+    def cost(self, rows):  # noqa: ARG002
         return Cost()
 
-    def score(self, rows, context):
+    def score(self, rows, context):  # noqa: ARG002
         self.calls += 1
         return votes(np.full(len(rows), self.label), len(rows.task.labels))
 
@@ -102,7 +102,7 @@ def test_an_ensemble_predicts_and_serves_with_the_votes_of_its_rules(start_run, 
     record = json.loads((files / "run" / "ensemble.json").read_text())
     assert [teacher["kind"] for teacher in record["teachers"]] == ["patterns", "rule"]
     served = ServedModel(files / "run")
-    fields = {field: rows for field in finished.task.fields}
+    fields = dict.fromkeys(finished.task.fields, rows)
     np.testing.assert_allclose(served.decision.probabilities(served.scores(fields)), expected, atol=1e-6)
 
 

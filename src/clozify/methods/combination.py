@@ -9,7 +9,8 @@ teacher with the paper's scores s_M, and every teacher's scores become log-proba
    which is 0 for a teacher that guesses, and M_tu = (|L| A_tu - 1) / (|L| - 1) that is M_tu = b_t b_u, which is fitted
    by least squares over all pairs of teachers.
 2. Teachers that repeat each other agree more: r_tu = (M_tu - b_t b_u) / (1 - b_t b_u), at least 0; copies have 1. In
-   the fit of b a pair of teachers counts 1 - r_tu times.
+   the fit of b a pair of teachers counts 1 - r_tu times. Patterns of a model share errors: M of two of
+   them counts as 0.75 M.
 3. On T, c_t of n_t votes are right: a_t becomes (c_t + m a_t) / (n_t + m), with m = 10.
 4. A temperature tau_t for which the mean probability of the labels that it votes for is a_t. A teacher that guesses has
    a_t = 1 / |L|, so all its probabilities are alike.
@@ -38,6 +39,7 @@ SMOOTHING = 10  # m: the votes on T that the estimate from agreement counts as
 HIGHEST_ACCURACY = 0.97  # no teacher is believed more than that
 RANGE = float(np.log(1e4))  # a label is at most that much less likely than the best one, before scaling
 TEMPERATURES = (1e-2, 1e3)
+INFORMATIVE = 0.75  # of the agreement of two patterns of a model; the rest are errors that they share
 FEWEST_COMMON_ROWS = 10  # on which two teachers vote, to compare them
 ITERATIONS = 100
 FITTED_ROWS = 5_000  # unlabelled rows, evenly spaced, that weights are fitted on
@@ -106,7 +108,7 @@ def fit_weights(teachers: Sequence[Votes]) -> list[TeacherWeight]:
     teacher_of = np.array([index for index, _ in voters])
     on_labeled = [on for t in teachers for on in t.on_labeled]
     votes = np.stack([hard_votes(scores) for _, scores in voters])  # (voters, rows)
-    of_voters = fit_accuracies(votes, labels, on_labeled)
+    of_voters = fit_accuracies(votes, labels, on_labeled, teacher_of)
     accuracies = np.array([of_voters[teacher_of == index].mean() for index in range(len(teachers))])
     shares = fit_shares(np.stack([hard_votes(teacher.scores) for teacher in teachers]), accuracies, labels)
     return [
@@ -120,10 +122,22 @@ def fit_weights(teachers: Sequence[Votes]) -> list[TeacherWeight]:
     ]
 
 
-def fit_accuracies(votes: NDArray[np.int64], labels: int, on_labeled: Sequence[OnLabeled]) -> NDArray[np.float64]:
-    """The accuracy of each voter where it votes, (voters,), from agreement and T; `votes` are (voters, rows)."""
+def fit_accuracies(
+    votes: NDArray[np.int64],
+    labels: int,
+    on_labeled: Sequence[OnLabeled],
+    teacher_of: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:
+    """The accuracy of each voter where it votes, (voters,), from agreement and T; `votes` are (voters, rows).
+
+    `teacher_of` says which voters are patterns of the same model: they share errors, so that some of their agreement
+    says nothing of their accuracy.
+    """
     prior = np.array([(t.correct + PRIOR_ROWS * PRIOR_ACCURACY) / (t.votes + PRIOR_ROWS) for t in on_labeled])
     agreeing, counts = agreement(votes, labels)
+    if teacher_of is not None:
+        same_model = teacher_of[:, None] == teacher_of[None, :]
+        agreeing = np.where(same_model, INFORMATIVE * agreeing, agreeing)
     start = _skill(prior, labels)
     skills = start.copy()  # b
     for _ in range(ITERATIONS):

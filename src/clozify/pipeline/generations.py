@@ -6,7 +6,7 @@ and the member, so a run that resumes makes the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clozify.data.decision import Decision
 from clozify.data.rows import chunk_rows
 from clozify.errors import RecipeError, quoted
+from clozify.methods.combination import CombinedScores
 from clozify.methods.ensemble import Ensemble
 from clozify.methods.ipet import (
     CHUNK_SIZE,
@@ -159,12 +160,7 @@ def _select_rows(
     scores = {teacher: members[teacher].unlabeled_scores() for teacher in members_to_score(teachers)}
     weights = [pair_weights[member.pair] for member in members]
     by_untrained = len(plan.labeled) == 0 and index == 1  # the teachers are the untrained pairs
-    combination = None
-    if others:
-        before_training = pair_weights if len(plan.labeled) and plan.recipe.weighting != "uniform" else None
-        scored = sorted(scores)
-        voters = [members[member] for member in scored], [weights[member] for member in scored]
-        combination = others.combine(pattern_votes(run, *voters, before_training))
+    combine = _combine_with(others, run, [members[member] for member in sorted(scores)], pair_weights)
     selections = []
     for member, member_teachers in enumerate(teachers):
         rng = np.random.default_rng([plan.recipe.seed, index, member, 1])
@@ -174,17 +170,26 @@ def _select_rows(
             selections.append(select_label_sets(s_n, counts, decision, rng))
             continue
         selections.append(
-            select_training_rows(
-                scores,
-                weights,
-                counts,
-                settings,
-                member_teachers,
-                rng,
-                by_untrained,
-                None if combination is None else combination.with_patterns,
-            )
+            select_training_rows(scores, weights, counts, settings, member_teachers, rng, by_untrained, combine)
         )
+    _warn_of_topped_up(run, index, selections)
+    return selections
+
+
+def _combine_with(
+    others: OtherTeachers | None, run: Run, members: Sequence[Member], pair_weights: Sequence[float]
+) -> Callable[[Ensemble], CombinedScores] | None:
+    """A function that joins some members' scores with the votes of other teachers; None where there are none."""
+    if not others:
+        return None
+    plan, weights = run.plan, [pair_weights[member.pair] for member in members]
+    before_training = pair_weights if len(plan.labeled) and plan.recipe.weighting != "uniform" else None
+    return others.combine(pattern_votes(run, members, weights, before_training)).with_patterns
+
+
+def _warn_of_topped_up(run: Run, index: int, selections: Sequence[Selection]) -> None:
+    """Warn of labels that had too few rows of their own."""
+    labels = run.plan.task.labels
     topped_up = np.max([selection.topped_up for selection in selections], axis=0)
     if topped_up.any():
         short = [label for label in np.argsort(-topped_up, kind="stable") if topped_up[label]]
@@ -194,7 +199,6 @@ def _select_rows(
             f"In generation {index} some labels had too few rows of their own and were topped up with the next best "
             f"(at most: {lacking}{more})."
         )
-    return selections
 
 
 def _evaluate_generation(

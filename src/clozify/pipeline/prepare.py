@@ -105,12 +105,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
     if inputs.method in ENSEMBLE_METHODS and not generative:
         recipe = choose_precision(recipe, inputs.model, device, warnings)
-    if (task.rules or task.teachers or inputs.teachers) and inputs.method not in ENSEMBLE_METHODS:
-        warnings.append(f"The method '{inputs.method}' has no ensemble, so rules and other teachers do not vote.")
-    if recipe.adapter.method != "none" and inputs.method not in ("pet", "ipet"):
-        warnings.append(f"The method '{inputs.method}' has no members to train, so the adapter is not used.")
-    if dev is not None and inputs.method == "frozen":
-        warnings.append("The method 'frozen' has no training that could be stopped early: development rows are unused.")
+    warnings += _unused(inputs, task, recipe)
     for rows in (labeled, unlabeled, test, dev):
         warnings += [text for text in (rows.warnings if rows is not None else []) if text not in warnings]
     return Plan(
@@ -129,6 +124,18 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         warnings=tuple(warnings),
         choice=choice,
     )
+
+
+def _unused(inputs: TrainInputs, task: Task, recipe: Recipe) -> list[str]:
+    """A warning for everything that the method makes no use of."""
+    method, warnings = inputs.method, []
+    if (task.rules or task.teachers or inputs.teachers) and method not in ENSEMBLE_METHODS:
+        warnings.append(f"The method '{method}' has no ensemble, so rules and other teachers do not vote.")
+    if recipe.adapter.method != "none" and method not in ("pet", "ipet"):
+        warnings.append(f"The method '{method}' has no members to train, so the adapter is not used.")
+    if inputs.dev is not None and method == "frozen":
+        warnings.append("The method 'frozen' has no training that could be stopped early: development rows are unused.")
+    return warnings
 
 
 def other_teachers(inputs: TrainInputs, plan: Plan) -> tuple[Teacher, ...]:

@@ -130,3 +130,41 @@ def test_a_damaged_gguf_file_is_named(tmp_path):
     (tmp_path / "a.gguf").write_bytes(b"nothing")
     with pytest.raises(ModelError, match=r"a\.gguf"):
         clozify.load_model(tmp_path / "a.gguf")
+
+
+@pytest.mark.parametrize("method", ["pet", "ipet"])
+def test_a_mixed_ensemble_of_masked_and_causal_members_trains_in_one_run(method, folder, tmp_path):
+    task = TASK | {"teachers": [{"kind": "model", "model": str(folder("llama")), "name": "small llama"}]}
+    run = clozify.train(
+        task,
+        LABELED,
+        tmp_path / "run",
+        unlabeled=UNLABELED,
+        test=LABELED,
+        model="builtin:mini",
+        method=method,
+        recipe="quick",
+        settings=FEW_STEPS,
+    )
+    assert [(teacher.name, teacher.kind) for teacher in run.metrics.teachers] == [
+        ("patterns", "patterns"),
+        ("small llama", "patterns"),
+    ]
+    ensemble = json.loads((tmp_path / "run/ensemble.json").read_text())
+    assert [member.get("teacher") for member in ensemble["weights"]] == [None, None, "small llama", "small llama"]
+    assert len(list((tmp_path / "run/members").glob("*/test.npy"))) == (4 if method == "pet" else 8)
+
+
+def test_a_kept_mixed_ensemble_predicts_as_it_was_measured(folder, tmp_path):
+    task = TASK | {"teachers": [{"kind": "model", "model": str(folder("t5"))}]}
+    run = clozify.train(
+        task, LABELED, tmp_path / "run", test=LABELED, model="builtin:mini", recipe="quick", settings=FEW_STEPS
+    )
+    again = clozify.load_run(tmp_path / "run").evaluate(LABELED)
+    assert again.accuracy == run.metrics.ensemble.accuracy
+
+
+def test_zero_shot_counts_further_models(folder):
+    task = TASK | {"teachers": [{"kind": "model", "model": str(folder("gpt2")), "name": "gpt"}]}
+    result = clozify.zero_shot(task, LABELED, "builtin:mini")
+    assert [teacher.name for teacher in result.teachers] == ["patterns", "gpt"]

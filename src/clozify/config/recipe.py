@@ -138,6 +138,14 @@ class Recipe(Section):
             return section
         return section.model_copy(update={"learning_rate": self.adapter.learning_rate})
 
+    def for_generative(self) -> Recipe:
+        """The recipe of causal and encoder-decoder members, without what there is for masked LMs alone."""
+        masked_only = {"frozen_layers": 0.0, "contrastive": 0.0, "label_learning_rate": None}
+        scoring = "bf16" if self.scoring == "bf16" else "float32"
+        section = self.finetune_without_lm.model_copy(update=masked_only)
+        changes = {"language_modeling": False, "finetune_without_lm": section, "scoring": scoring}
+        return self.model_copy(update=changes)
+
     def to_toml(self) -> str:
         """The recipe as a TOML file with every setting and its help text."""
         return _to_toml(self, [])

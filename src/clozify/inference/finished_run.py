@@ -30,8 +30,8 @@ from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task, load_decision
 from clozify.models.cloze import ClozeModel
-from clozify.models.language_model import LanguageModel, load_model
 from clozify.models.int8_linear import PRECISIONS
+from clozify.models.language_model import LanguageModel, load_model
 from clozify.models.lora import Base, base_of
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE
 from clozify.models.task_prompts import compile_task
@@ -294,8 +294,15 @@ class FinishedRun:
         self, scores: Sequence[NDArray[np.floating]], weights: Sequence[float], rows: Rows
     ) -> NDArray[np.float64]:
         """s_M of the rows from its members' scores, together with the votes of other teachers: (rows, labels)."""
-        combined = combine_scores(scores, weights)
-        return combined if self._teachers is None else self._teachers.combine([combined], rows)
+        models = [member.teacher for member in self._ensemble.weights]
+        if self._teachers is None or len(set(models)) == 1:
+            combined = combine_scores(scores, weights)
+            return combined if self._teachers is None else self._teachers.combine([combined], rows)
+        of_models = []
+        for model in dict.fromkeys(models):  # in the order of the ensemble's teachers
+            chosen = [index for index, of_member in enumerate(models) if of_member == model]
+            of_models.append(combine_scores([scores[i] for i in chosen], [weights[i] for i in chosen]))
+        return self._teachers.combine(of_models, rows)
 
     @cached_property
     def _teachers(self) -> VotingTeachers | None:

@@ -18,6 +18,7 @@ from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
 from clozify.data.rows import Rows
 from clozify.errors import DataError
+from clozify.inference.model_teachers import model_teachers
 from clozify.methods.calibration import imbalance_warnings, min_rows
 from clozify.methods.combination import hard_votes
 from clozify.methods.score import MAX_LENGTH
@@ -162,7 +163,7 @@ def zero_shot(
       `clozify` of the user's cache, so that none is paid for twice.
     """
     task = load_task(task)
-    others = by_row_limit(build_teachers(task, teachers, budget))
+    others: list[Teacher] = by_row_limit(build_teachers(task, teachers, budget))
     if not 0 < labels_a_row <= len(task.labels):
         raise DataError(
             f"Rows cannot have {labels_a_row:g} of {len(task.labels)} labels on average; name more or fewer."
@@ -174,6 +175,7 @@ def zero_shot(
     unlabeled = int((~rows.is_labeled).sum()) if rows.has_labels else 0  # unknown labels fail before the model
     model = load_model(model) if isinstance(model, (str, Path)) else model
     calibrated = len(rows) >= min_rows(len(task.labels)) if calibrate is None else calibrate
+    others = [*model_teachers(task, calibrated, max_length), *others]
     start_time = time.monotonic()
     scores = score_zero_shot(model, rows, calibrated, max_length, labels_a_row)
     if others:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clozify.config.recipe import MemberTraining, Recipe
+from clozify.config.recipe import Recipe
 from clozify.errors import ModelError
 from clozify.models.builtin import DEFAULT, is_builtin
 from clozify.models.loading import architecture_of
 
 METHODS = ("pet", "ipet")
-ONLY_MASKED = {"frozen_layers": 0.0, "contrastive": 0.0, "label_learning_rate": None}  # settings of their training
 
 
 def is_generative(model: str | Path) -> bool:
@@ -29,15 +28,13 @@ def check_method(method: str, model: str | Path) -> None:
 
 def fit_generative(recipe: Recipe, model: str | Path, notes: list[str]) -> Recipe:
     """The recipe without what there is for masked language models alone."""
-    if recipe.language_modeling:
-        notes.append(
-            f"'{model}' is a {architecture_of(model)}: there is no auxiliary language modelling, and members are "
-            "trained as by finetune_without_lm."
-        )
-    section: MemberTraining = recipe.finetune_without_lm.model_copy(update=ONLY_MASKED)
-    scoring = "bf16" if recipe.scoring == "bf16" else "float32"
-    changes = {"language_modeling": False, "finetune_without_lm": section, "scoring": scoring}
-    return recipe.model_copy(update=changes)
+    note = (
+        f"'{model}' is a {architecture_of(model)}: there is no auxiliary language modelling, and members are trained "
+        "as by finetune_without_lm."
+    )
+    if recipe.language_modeling and note not in notes:
+        notes.append(note)
+    return recipe.for_generative()
 
 
 def default_student(model: str | Path, notes: list[str]) -> str:

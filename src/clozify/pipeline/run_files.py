@@ -72,6 +72,7 @@ def write_ensemble(
                 seed=member.seed,
                 weight=weight,
                 zero_points=None if member.zero_points is None else list(member.zero_points),
+                teacher=member.teacher,
             )
             for member, weight in zip(members, weights, strict=True)
         ],
@@ -82,6 +83,9 @@ def write_ensemble(
     content = record.model_dump(exclude={"recipe": _unused_sections(run.plan)})
     if combined is None:
         del content["teachers"], content["combined"]
+    for member in content["weights"]:
+        if member["teacher"] is None:
+            del member["teacher"]
     if not decision.multilabel:
         del content["thresholds"]
         for member in content["weights"]:

@@ -25,7 +25,7 @@ from clozify.prompts.tokenizer import PromptTokenizer
 
 BLANK = "____"
 CLOSING = string.punctuation + string.whitespace + "»”…。"
-QUESTION = "Which word belongs in the blank?"
+QUESTION = "\n\nQuestion: Which word belongs in the blank?\nAnswer: "
 PLACEHOLDER = "CLOZIFYPROMPT"
 
 
@@ -72,12 +72,9 @@ def compile_prompt(pattern: Pattern, tokenizer: PromptTokenizer, frame: ChatFram
         return _without_end(compile_segments(pattern, [(*before_mask, Mask())], tokenizer, wording, masks=0))
     asked = _merge([BLANK if isinstance(part, Mask) else part for part in parts])
     own_tokens = compile_segments(pattern, [asked], tokenizer, wording).fixed_tokens
-    if frame is None:
-        question = (*asked, f"\n\nQuestion: {QUESTION}\nAnswer: ", Mask())
-        template = _without_end(compile_segments(pattern, [_merge(question)], tokenizer, wording, masks=0))
-    else:
-        question = (*asked, f"\n\n{QUESTION} Answer with one word.")
-        template = _in_frame(compile_segments(pattern, [_merge(question)], tokenizer, wording), tokenizer, frame)
+    question = _merge((*asked, QUESTION, Mask()))
+    template = compile_segments(pattern, [question], tokenizer, wording, masks=0)
+    template = _without_end(template) if frame is None else _in_frame(template, tokenizer, frame)
     return replace(template, extra_tokens=max(0, template.fixed_tokens - own_tokens))
 
 

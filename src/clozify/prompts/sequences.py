@@ -76,5 +76,5 @@ def label_sequences(
     mean = np.zeros((len(words), int(lengths.sum())), dtype=np.float32)
     for start, length, (label_index, weight) in zip(starts, lengths, weights, strict=True):
         mean[label_index, start : start + length] = weight
-    ids = np.concatenate([np.array(tokens, dtype=np.int64) for tokens in sequences] or [np.zeros(0, dtype=np.int64)])
-    return VerbalizedWords(LabelSequences(ids, mean, starts=starts, neutral=neutral), unusable, errors, [])
+    all_ids = np.array([token for tokens in sequences for token in tokens], dtype=np.int64)
+    return VerbalizedWords(LabelSequences(all_ids, mean, starts=starts, neutral=neutral), unusable, errors, [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -86,6 +86,11 @@ class Plan:
     def is_generative(self) -> bool:
         """Whether members are causal or encoder-decoder models."""
         return self.architecture != "masked LM"
+
+    def with_model(self, model: str) -> Plan:
+        """The same run with members of another language model."""
+        plan = replace(self, model=model)
+        return replace(plan, recipe=plan.recipe.for_generative()) if plan.is_generative else plan
 
     def load_model(self, device: str) -> LanguageModel:
         """The language model, with the recipe's adapter, dropout, kernels and precision."""

@@ -30,6 +30,7 @@ class Worker:
     def __init__(self, plan: Plan, folder: RunFolder, context: RunContext) -> None:
         self.plan, self.folder, self.context = plan, folder, context
         self.loaded_member: str | None = None  # key of the member whose weights the model has
+        self._other: Worker | None = None
         self.tokens: dict[str, dict[FieldInContext, RaggedTokens]] = {}  # data set -> its rows in the prompts' tokens
 
     @cached_property
@@ -64,12 +65,23 @@ class Worker:
             self.model.model.load_state_dict(self._pretrained_weights)
         return self.model
 
+    def for_model(self, model: str | None) -> Worker:
+        """The worker of members of another language model; one such model is kept loaded besides the run's own."""
+        if model is None or model == self.plan.model:
+            return self
+        if self._other is None or self._other.plan.model != model:
+            if self._other is not None:
+                self._other.release_model()
+            self._other = Worker(self.plan.with_model(model), self.folder, self.context)
+        return self._other
+
     def release_model(self) -> None:
         """Free the model's memory; it is loaded again when it is next used."""
         self.loaded_member = None
         self.tokens.clear()
         for name in ("model", "prompts", "_pretrained_weights"):
             self.__dict__.pop(name, None)
+        self._other = None
 
     @contextmanager
     def monitor(

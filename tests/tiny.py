@@ -135,3 +135,96 @@ def make_model(architecture: str, folder: Path) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def causal_bpe(chat: bool = False):
+    """A byte-level tokenizer as of GPT-2, without special tokens around texts; with a chat template if asked for."""
+    tokenizer = byte_bpe()
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="</s>", unk_token="<unk>")
+    if chat:
+        fast.chat_template = (
+            "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}</s>\n{% endfor %}"
+            "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+        )
+        fast.add_special_tokens({"additional_special_tokens": ["<s>"]})
+    return fast
+
+
+def llama_unigram():
+    """A SentencePiece-like tokenizer as of Llama, which starts every text with <s>."""
+    tokenizer = unigram().backend_tokenizer
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>"
+    )
+
+
+def t5_unigram():
+    """A SentencePiece-like tokenizer as of T5, with the sentinel <extra_id_0>."""
+    tokenizer = unigram(mask="<extra_id_0>").backend_tokenizer
+    end = ("</s>", tokenizer.token_to_id("</s>"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[end]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        additional_special_tokens=["<extra_id_0>"],
+    )
+
+
+_LLAMA = {"num_key_value_heads": 1, "max_position_embeddings": 256}
+GENERATIVE = {
+    "gpt2": (
+        lambda vocabulary: transformers.GPT2Config(
+            vocab_size=vocabulary, n_embd=32, n_layer=2, n_head=2, n_positions=256, bos_token_id=0, eos_token_id=2
+        ),
+        causal_bpe,
+    ),
+    "gpt2-chat": (
+        lambda vocabulary: transformers.GPT2Config(
+            vocab_size=vocabulary, n_embd=32, n_layer=2, n_head=2, n_positions=256, bos_token_id=0, eos_token_id=2
+        ),
+        lambda: causal_bpe(chat=True),
+    ),
+    "llama": (_sized("LlamaConfig", **_LLAMA), llama_unigram),
+    "mistral": (_sized("MistralConfig", sliding_window=40, **_LLAMA), llama_unigram),
+    "bloom": (
+        lambda vocabulary: transformers.BloomConfig(vocab_size=vocabulary, hidden_size=32, n_layer=2, n_head=2),
+        causal_bpe,
+    ),
+    "t5": (
+        lambda vocabulary: transformers.T5Config(
+            vocab_size=vocabulary,
+            d_model=32,
+            d_kv=16,
+            d_ff=48,
+            num_layers=2,
+            num_heads=2,
+            decoder_start_token_id=1,
+            pad_token_id=1,
+        ),
+        t5_unigram,
+    ),
+}
+
+
+def make_generative(architecture: str, folder: Path) -> Path:
+    """Write a tiny causal or encoder-decoder model of this architecture as an ordinary folder."""
+    make_config, make_tokenizer = GENERATIVE[architecture]
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    config = make_config(len(tokenizer))
+    auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    model = auto.from_config(config)
+    for name, parameter in model.named_parameters():
+        is_norm = ("norm" in name.lower() or ".ln_" in name) and name.endswith("weight")
+        torch.nn.init.normal_(parameter, mean=float(is_norm), std=0.2)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from clozify.inference.zero_shot import ZeroShotResult as ZeroShotResult
     from clozify.inference.zero_shot import zero_shot as zero_shot
     from clozify.models.cloze import ClozeModel as ClozeModel
-    from clozify.models.cloze import load_model as load_model
+    from clozify.models.language_model import load_model as load_model
     from clozify.pipeline.find_words import FindWordsReport as FindWordsReport
     from clozify.pipeline.find_words import FindWordsResult as FindWordsResult
     from clozify.pipeline.find_words import find_words as find_words
@@ -80,7 +80,8 @@ _MODULES = {
     "inference.suggest": ["Suggestions", "suggest"],
     "inference.training": ["TrainResult", "train"],
     "inference.zero_shot": ["ZeroShotResult", "zero_shot"],
-    "models.cloze": ["ClozeModel", "load_model"],
+    "models.cloze": ["ClozeModel"],
+    "models.language_model": ["load_model"],
     "pipeline.find_words": ["FindWordsReport", "FindWordsResult", "find_words"],
     "pipeline.pretrain": ["PretrainResult", "pretrain"],
     "runs.metrics": ["Metrics"],

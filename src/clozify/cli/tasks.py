@@ -102,8 +102,9 @@ def check(
 
     from clozify.cli.check_tables import show_check
     from clozify.inference.check import check as check_task
+    from clozify.models.cloze import load_model as load_masked_lm
 
-    result = check_task(loaded_task, clozify.load_model(model), data, column_mapping, max_length)
+    result = check_task(loaded_task, load_masked_lm(model), data, column_mapping, max_length)
     if as_json:
         print_json(result.model_dump())
     else:

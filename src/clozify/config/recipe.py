@@ -23,6 +23,7 @@ from clozify.config.sections import Dev as Dev
 from clozify.config.sections import Distill as Distill
 from clozify.config.sections import Finetune as Finetune
 from clozify.config.sections import Frozen as Frozen
+from clozify.config.sections import Generative as Generative
 from clozify.config.sections import IPet as IPet
 from clozify.config.sections import MemberTraining as MemberTraining
 from clozify.config.sections import Multilabel as Multilabel
@@ -117,6 +118,7 @@ class Recipe(Section):
     finetune: Finetune = Finetune()
     finetune_without_lm: MemberTraining = MemberTraining()
     adapter: Adapter = Adapter()
+    generative: Generative = Generative()
     distill: Distill = Distill()
     supervised: StudentTraining = StudentTraining()
     ipet: IPet = IPet()
@@ -135,6 +137,14 @@ class Recipe(Section):
         if self.adapter.method == "none":
             return section
         return section.model_copy(update={"learning_rate": self.adapter.learning_rate})
+
+    def for_generative(self) -> Recipe:
+        """The recipe of causal and encoder-decoder members, without what there is for masked LMs alone."""
+        masked_only = {"frozen_layers": 0.0, "contrastive": 0.0, "label_learning_rate": None}
+        scoring = "bf16" if self.scoring == "bf16" else "float32"
+        section = self.finetune_without_lm.model_copy(update=masked_only)
+        changes = {"language_modeling": False, "finetune_without_lm": section, "scoring": scoring}
+        return self.model_copy(update=changes)
 
     def to_toml(self) -> str:
         """The recipe as a TOML file with every setting and its help text."""

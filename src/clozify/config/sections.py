@@ -159,6 +159,23 @@ class Adapter(Section):
     )
 
 
+class Generative(Section):
+    """Causal and encoder-decoder models: how their words are scored."""
+
+    calibrate: bool = Field(
+        True,
+        description="Subtract a word's log-likelihood after the same pattern with the neutral text in place of the "
+        "row's, so that frequent words are not preferred.",
+    )
+    neutral_text: str = Field(
+        "N/A", min_length=1, description="What stands for a row's text when words are calibrated."
+    )
+    chat: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Ask a causal model within its chat template, as a user whom it answers; 'auto': where it has one.",
+    )
+
+
 class Frozen(Section):
     """The method `frozen`: the encoder stays as it is, and only the labels' vectors are fitted."""
 

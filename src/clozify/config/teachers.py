@@ -62,6 +62,11 @@ class ModelEntry(_Entry):
     model: str
     name: str = ""
 
+    @property
+    def title(self) -> str:
+        """Its name in logs and reports: its own, or the last part of the model's."""
+        return self.name or self.model.rstrip("/").rpartition("/")[2]
+
 
 class ClassifierEntry(_Entry):
     """A sequence classifier of Transformers, whose labels are mapped to the task's."""

@@ -29,8 +29,9 @@ from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task, load_decision
-from clozify.models.cloze import ClozeModel, load_model
+from clozify.models.cloze import ClozeModel
 from clozify.models.int8_linear import PRECISIONS
+from clozify.models.language_model import LanguageModel, load_model
 from clozify.models.lora import Base, base_of
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE
 from clozify.models.task_prompts import compile_task
@@ -116,7 +117,7 @@ class FinishedRun:
         self.precision = precision
         self.folder = local_copy(folder, method)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._base_models: dict[Base, ClozeModel] = {}  # shared by adapters
+        self._base_models: dict[Base, LanguageModel] = {}  # shared by adapters
         inside = self.folder / "classifier"
         self.classifier = inside if inside.is_dir() else self.folder if (self.folder / TASK_FILE).is_file() else None
         if self.classifier is None and not (self.folder / "ensemble.json").is_file():
@@ -293,8 +294,15 @@ class FinishedRun:
         self, scores: Sequence[NDArray[np.floating]], weights: Sequence[float], rows: Rows
     ) -> NDArray[np.float64]:
         """s_M of the rows from its members' scores, together with the votes of other teachers: (rows, labels)."""
-        combined = combine_scores(scores, weights)
-        return combined if self._teachers is None else self._teachers.combine([combined], rows)
+        models = [member.teacher for member in self._ensemble.weights]
+        if self._teachers is None or len(set(models)) == 1:
+            combined = combine_scores(scores, weights)
+            return combined if self._teachers is None else self._teachers.combine([combined], rows)
+        of_models = []
+        for model in dict.fromkeys(models):  # in the order of the ensemble's teachers
+            chosen = [index for index, of_member in enumerate(models) if of_member == model]
+            of_models.append(combine_scores([scores[i] for i in chosen], [weights[i] for i in chosen]))
+        return self._teachers.combine(of_models, rows)
 
     @cached_property
     def _teachers(self) -> VotingTeachers | None:
@@ -312,25 +320,26 @@ class FinishedRun:
         if base is None:
             raise RunError(f"The members of '{self.folder}' have no label vectors; train again.")
         recipe, model = self._ensemble.recipe, self._base_model(base)
+        assert isinstance(model, ClozeModel)
         names = [pair.name for pair in self.task.pairs]
         for prompt in compile_task(model, self.task, wording=recipe.wording).patterns:
             pairs = [names[pair] for pair in prompt.pairs]
             vectors = [open_npy(folders[pair] / "model" / LABEL_VECTORS) for pair in pairs]
             yield FrozenMember.combine(model, prompt, recipe.max_seq_length, vectors, [weights[pair] for pair in pairs])
 
-    def _load_member(self, key: str) -> tuple[ClozeModel, Callable[[], None]]:
+    def _load_member(self, key: str) -> tuple[LanguageModel, Callable[[], None]]:
         """A member's model, and the function that activates its adapter where several members share the model."""
-        path = jobs_folder(self.folder) / "members" / key / "model"
+        path, generative = jobs_folder(self.folder) / "members" / key / "model", self._ensemble.recipe.generative
         if (base := base_of(path)) is None:
-            return load_model(path, self.device, safetensors_only=True), lambda: None
+            return load_model(path, self.device, safetensors_only=True, generative=generative), lambda: None
         model = self._base_model(base)
         model.use_adapter(path, key)
         return model, partial(model.use_adapter, path, key)
 
-    def _base_model(self, base: Base) -> ClozeModel:
+    def _base_model(self, base: Base) -> LanguageModel:
         """The model that adapters or label vectors belong to, loaded once."""
         if base not in self._base_models:
-            self._base_models[base] = load_model(base.model, self.device)
+            self._base_models[base] = load_model(base.model, self.device, generative=self._ensemble.recipe.generative)
             if model_key(base.model) != base.key:
                 raise RunError(
                     f"The members of '{self.folder}' belong to the model '{base.model}', which has changed since; "

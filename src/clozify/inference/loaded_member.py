@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
 from clozify.methods.score import score_rows
-from clozify.models.cloze import ClozeModel
+from clozify.models.language_model import LanguageModel
 from clozify.models.task_prompts import TaskPrompts
 
 
@@ -18,7 +18,7 @@ from clozify.models.task_prompts import TaskPrompts
 class LoadedMember:
     """One model of an ensemble with its pair and its weight."""
 
-    model: ClozeModel
+    model: LanguageModel
     prompts: TaskPrompts  # of its pair alone
     max_length: int
     weight: float

@@ -18,12 +18,13 @@ from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
 from clozify.data.rows import Rows
 from clozify.errors import DataError
+from clozify.inference.model_teachers import model_teachers
 from clozify.methods.calibration import imbalance_warnings, min_rows
 from clozify.methods.combination import hard_votes
 from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.metrics import accuracy
-from clozify.models.cloze import ClozeModel, load_model
+from clozify.models.language_model import LanguageModel, load_model
 from clozify.runs.context import no_log
 from clozify.runs.plan import empty_rows
 from clozify.teachers.base import ScoringContext, Teacher, by_row_limit, row_limit
@@ -137,7 +138,7 @@ class ZeroShotResult:
 def zero_shot(
     task: TaskSource,
     data: RowSource,
-    model: str | Path | ClozeModel = "builtin",
+    model: str | Path | LanguageModel = "builtin",
     output: str | Path | None = None,
     calibrate: bool | None = None,
     column_mapping: Mapping[str, str] | None = None,
@@ -162,7 +163,7 @@ def zero_shot(
       `clozify` of the user's cache, so that none is paid for twice.
     """
     task = load_task(task)
-    others = by_row_limit(build_teachers(task, teachers, budget))
+    others: list[Teacher] = by_row_limit(build_teachers(task, teachers, budget))
     if not 0 < labels_a_row <= len(task.labels):
         raise DataError(
             f"Rows cannot have {labels_a_row:g} of {len(task.labels)} labels on average; name more or fewer."
@@ -172,8 +173,9 @@ def zero_shot(
         check_output(path, *([data] if isinstance(data, (str, Path)) else []))
     rows = load_rows(data, task, column_mapping)
     unlabeled = int((~rows.is_labeled).sum()) if rows.has_labels else 0  # unknown labels fail before the model
-    model = model if isinstance(model, ClozeModel) else load_model(model)
+    model = load_model(model) if isinstance(model, (str, Path)) else model
     calibrated = len(rows) >= min_rows(len(task.labels)) if calibrate is None else calibrate
+    others = [*model_teachers(task, calibrated, max_length), *others]
     start_time = time.monotonic()
     scores = score_zero_shot(model, rows, calibrated, max_length, labels_a_row)
     if others:

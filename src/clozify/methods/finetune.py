@@ -19,7 +19,10 @@ from clozify.config.recipe import Finetune, MemberTraining
 from clozify.gpu.cuda_graphs import CapturableStep, pad_last_axis, padded_count
 from clozify.methods.masking import MaskedTokens, mask_tokens
 from clozify.models.cloze import ClozeModel, mean_over_masks
+from clozify.models.generative import GenerativeModel
+from clozify.models.language_model import LanguageModel
 from clozify.prompts.encode import Batch, EncodedRows, concat_batches
+from clozify.prompts.sequences import LabelSequences, as_sequences
 from clozify.prompts.verbalizer import LabelWords
 from clozify.training.loop import TrainingSetup, balanced_batches, class_weights, cycle_batches, train
 from clozify.training.losses import contrastive_loss, joint_loss, label_loss, label_targets, masked_lm_loss
@@ -37,7 +40,7 @@ class StepRows:
 
 
 def finetune(
-    model: ClozeModel,
+    model: LanguageModel,
     words: LabelWords,
     labeled: EncodedRows,
     labels: NDArray[Any],
@@ -50,6 +53,8 @@ def finetune(
     """
     settings = setup.settings
     assert isinstance(settings, MemberTraining)
+    if isinstance(model, GenerativeModel):
+        return _finetune_generative(model, as_sequences(words), labeled, labels, setup)
     rates = dict[nn.Module, float]()
     if settings.label_learning_rate is not None and not model.has_adapter:
         rates[model.add_label_offsets(len(words.mean))] = settings.label_learning_rate
@@ -65,12 +70,31 @@ def finetune(
         return train(model.model, step, setup, len(labeled), rates, bf16=model.trains_in_bf16)
 
 
-def _label_weights(model: ClozeModel, labels: NDArray[Any], count: int, setup: TrainingSetup) -> Tensor | None:
+def _finetune_generative(
+    model: GenerativeModel, words: LabelSequences, labeled: EncodedRows, labels: NDArray[Any], setup: TrainingSetup
+) -> list[float]:
+    """The same for a model that writes from left to right: L_CE of the labels' scores alone."""
+    next_rows = _row_sampler(model, labeled, labels, None, setup)
+    label_weights = _label_weights(model, labels, len(words.mean), setup)
+
+    def step(_: int) -> Tensor:
+        rows = next_rows()
+        local = current_group().local_slice(len(rows.labels))
+        if local.start == local.stop:
+            return zero_loss()
+        scores = model.label_scores(model.states_at_mask(rows.labeled.slice_rows(local)), words)
+        loss = label_loss(scores, model.to_device(rows.labels[local]), label_weights)
+        return len(scores) / len(rows.labels) * loss
+
+    return train(model.model, step, setup, len(labeled), bf16=model.trains_in_bf16)
+
+
+def _label_weights(model: LanguageModel, labels: NDArray[Any], count: int, setup: TrainingSetup) -> Tensor | None:
     return class_weights(labels, count).to(model.device) if setup.balance else None
 
 
 def _row_sampler(
-    model: ClozeModel,
+    model: LanguageModel,
     labeled: EncodedRows,
     labels: NDArray[Any],
     unlabeled: EncodedRows | None,

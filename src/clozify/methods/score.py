@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 from clozify.config.task import Task
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.token_by_token import token_by_token_scores
-from clozify.models.cloze import ClozeModel
+from clozify.models.generative import GenerativeModel
+from clozify.models.language_model import LanguageModel
 from clozify.models.task_prompts import PatternPrompt, TaskPrompts
 from clozify.prompts.encode import Batch, EncodedRows, FieldInContext
+from clozify.prompts.sequences import as_sequences
 from clozify.prompts.tokenizer import RaggedTokens
 from clozify.prompts.verbalizer import label_tokens
 from clozify.utils.process_group import current_group
@@ -61,7 +64,7 @@ class ScoringStats:
 
 @torch.inference_mode()
 def score_rows(
-    model: ClozeModel,
+    model: LanguageModel,
     prompts: TaskPrompts,
     rows: Rows,
     max_length: int = MAX_LENGTH,
@@ -104,9 +107,12 @@ def score_rows(
 
 
 def _batch_scorer(
-    model: ClozeModel, pattern: PatternPrompt, task: Task
+    model: LanguageModel, pattern: PatternPrompt, task: Task
 ) -> Callable[[Batch], Iterator[tuple[int, torch.Tensor]]]:
     """A function that yields each pair of a pattern and its scores of a batch, (batch, labels)."""
+
+    if isinstance(model, GenerativeModel):
+        return partial(_score_continuations, model, pattern)
 
     def score(batch: Batch) -> Iterator[tuple[int, torch.Tensor]]:
         states = model.states_at_mask(batch)  # (batch, [masks,] hidden)
@@ -123,3 +129,12 @@ def _batch_scorer(
             yield pair, token_by_token_scores(model, pair_tokens, batch)
 
     return score_token_by_token
+
+
+def _score_continuations(
+    model: GenerativeModel, pattern: PatternPrompt, batch: Batch
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """The same by a model that writes from left to right: the prompts are read once."""
+    states = model.states_at_mask(batch)
+    for pair, words in zip(pattern.pairs, pattern.words, strict=True):
+        yield pair, model.label_scores(states, as_sequences(words))

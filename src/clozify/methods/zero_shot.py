@@ -25,7 +25,7 @@ from clozify.methods.combination import FITTED_ROWS, OnLabeled, TeacherWeight, V
 from clozify.methods.multilabel import predict_highest
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.metrics import basic_metrics
-from clozify.models.cloze import ClozeModel
+from clozify.models.language_model import LanguageModel
 from clozify.models.task_prompts import compile_task
 from clozify.utils.progress import progress
 
@@ -136,7 +136,7 @@ class ZeroShotScores:
 
 
 def score_zero_shot(
-    model: ClozeModel, rows: Rows, calibrated: bool = False, max_length: int = MAX_LENGTH, labels_a_row: float = 1.0
+    model: LanguageModel, rows: Rows, calibrated: bool = False, max_length: int = MAX_LENGTH, labels_a_row: float = 1.0
 ) -> ZeroShotScores:
     """Score every row with every pair of the rows' task; `labels_a_row` is assumed for tasks with several."""
     task, stats = rows.task, ScoringStats()

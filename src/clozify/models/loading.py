@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +18,22 @@ import torch
 
 from clozify.errors import ModelError
 from clozify.models.builtin import builtin_folder, is_builtin
+from clozify.models.gguf import gguf_source
 from clozify.models.int8 import INT8_FILE, has_int8_weights, read_int8
 from clozify.utils import libraries
 
-Architecture = Literal["masked LM", "new classifier", "classifier", "other classifier", "translation model"]
+LanguageModelKind = Literal["masked LM", "causal LM", "encoder-decoder"]
+Architecture = Literal[LanguageModelKind, "new classifier", "classifier", "other classifier", "translation model"]
 AUTO_CLASSES: dict[Architecture, str] = {
     "masked LM": "AutoModelForMaskedLM",
+    "causal LM": "AutoModelForCausalLM",
+    "encoder-decoder": "AutoModelForSeq2SeqLM",
     "new classifier": "AutoModelForSequenceClassification",  # an encoder that gets a new head
     "classifier": "AutoModelForSequenceClassification",
     "other classifier": "AutoModelForSequenceClassification",  # one that clozify did not train
     "translation model": "AutoModelForSeq2SeqLM",
 }
+WITHOUT_MASK: tuple[Architecture, ...] = ("causal LM", "encoder-decoder", "other classifier", "translation model")
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,14 @@ def load_pretrained(
     """
     import transformers
 
-    path = model_path(name)
-    _check_path(path)
+    path, gguf_options = gguf_source(model_path(name))
+    _check_path(path, gguf_options)
     hub_options = {
         "trust_remote_code": trust_remote_code,
         "local_files_only": Path(path).is_dir() or not libraries.hub_reachable(),
+        **gguf_options,
     }
-    with _loading(path, "config.json", architecture):
+    with _loading(path, gguf_options.get("gguf_file", "config.json"), architecture):
         config = transformers.AutoConfig.from_pretrained(path, **config_settings, **hub_options)
         if "/" in str(config._attn_implementation):
             raise ModelError(
@@ -77,7 +83,8 @@ def load_pretrained(
             )
         configure(config)
     tokenizer = _load_tokenizer(path, architecture, hub_options)
-    with _loading(path, _weights_file(path, safetensors_only), architecture):
+    weights_file = gguf_options.get("gguf_file") or _weights_file(path, safetensors_only)
+    with _loading(path, weights_file, architecture):
         options = {**hub_options, "use_safetensors": safetensors_only or None}
         model = _load_weights(path, architecture, config, options)
     if architecture != "translation model":
@@ -104,14 +111,40 @@ def load_config(name: str | Path, from_hub: bool = False) -> Any:
 
 def count_encoder_parameters(name: str | Path) -> int:
     """About how many parameters a model's encoder has, embeddings left out, by its config: 12 h^2 a layer."""
+    config = _read_config(name)
+    with _loading(model_path(name), "config.json", "masked LM"):
+        return int(12 * config.num_hidden_layers * config.hidden_size**2)
+
+
+def architecture_of(name: str | Path) -> LanguageModelKind:
+    """How a language model answers, by its config: "masked LM", "causal LM" or "encoder-decoder"."""
     import transformers
 
-    path = model_path(name)
-    _check_path(path)
-    with _loading(path, "config.json", "masked LM"):
+    config = _read_config(name)
+    if type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING and not config.is_encoder_decoder:
+        return "masked LM"
+    if config.is_encoder_decoder and type(config) in transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+        return "encoder-decoder"
+    if not config.is_encoder_decoder and type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        return "causal LM"
+    raise ModelError(
+        f"The model '{model_path(name)}' is a {config.model_type} model, no language model; use one like BERT, GPT-2, "
+        "Llama or T5."
+    )
+
+
+@libraries.quiet_transformers()
+def _read_config(name: str | Path) -> Any:
+    """The config of a language model, from this machine or the hub."""
+    import transformers
+
+    path, gguf_options = gguf_source(model_path(name))
+    _check_path(path, gguf_options)
+    with _loading(path, gguf_options.get("gguf_file", "config.json"), "masked LM"):
         local = Path(path).is_dir() or not libraries.hub_reachable()
-        config = transformers.AutoConfig.from_pretrained(path, local_files_only=local, trust_remote_code=False)
-        return int(12 * config.num_hidden_layers * config.hidden_size**2)
+        return transformers.AutoConfig.from_pretrained(
+            path, local_files_only=local, trust_remote_code=False, **gguf_options
+        )
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -128,7 +161,7 @@ def _load_tokenizer(path: str, architecture: Architecture, hub_options: dict[str
         return tokenizer
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what Transformers returns where the file is missing
         raise ModelError(f"The model '{path}' comes without a tokenizer; put its tokenizer.json into its folder.")
-    if architecture != "other classifier" and tokenizer.mask_token_id is None:
+    if tokenizer.mask_token_id is None and architecture not in WITHOUT_MASK:
         raise ModelError(f"The tokenizer of the model '{path}' has no mask token; use a model like BERT or RoBERTa.")
     return tokenizer
 
@@ -180,9 +213,10 @@ def _load_weights(path: str, architecture: Architecture, config: Any, options: d
         return _load_weights(path, architecture, config, options)
     in_head = [key for key in missing if not key.startswith(model.base_model_prefix + ".")]
     lacking = "a language-model head" if in_head else "some of its weights"
+    kind = "a masked language model" if architecture == "masked LM" else f"a {architecture}"
     raise ModelError(
         f"The model '{path}' lacks {lacking} ({missing[0]}), so its answers would be random; use a model that was "
-        "trained as a masked language model."
+        f"trained as {kind}."
     )
 
 
@@ -202,7 +236,9 @@ def _check_model(model: Any, tokenizer: Any, path: str) -> None:
             )
 
 
-def _check_path(path: str) -> None:
+def _check_path(path: str, gguf_options: Mapping[str, str] | None = None) -> None:
+    if gguf_options:
+        return
     if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
         raise ModelError(f"The folder '{path}' holds no model: it has no config.json.")
     if Path(path).is_file():

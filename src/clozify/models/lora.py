@@ -61,11 +61,13 @@ def add_adapter(module: Any, settings: Adapter) -> None:
 
 def _linear_layers(module: Any) -> list[str]:
     """The names of all linear layers, the head's too, but not the one over the vocabulary."""
+    from transformers.pytorch_utils import Conv1D  # GPT-2's linear layer, with its weight transposed
+
     vocabulary = len(module.get_input_embeddings().weight)
     return [
         name
         for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear) and layer.out_features != vocabulary
+        if isinstance(layer, Conv1D) or (isinstance(layer, nn.Linear) and layer.out_features != vocabulary)
     ]
 
 
@@ -74,6 +76,7 @@ def _inject(module: Any, config: Any, name: str) -> None:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Already found a `peft_config`")  # several adapters are intended
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # peft finds out by itself
         try:
             inject_adapter_in_model(config, module, name)
         except ValueError as error:  # no layer of that name, or of a type unknown to peft

@@ -17,4 +17,6 @@ def hash_model_folder(path: Path) -> str:
 def model_key(name: str) -> str:
     """What identifies a model: a hash of its folder, or its name on the hub."""
     path = builtin_folder(name) if is_builtin(name) else Path(name)
+    if path.is_file():  # with GGUF weights
+        return hash_file(path)
     return hash_model_folder(path) if path.is_dir() else name

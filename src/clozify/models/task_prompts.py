@@ -18,6 +18,8 @@ from clozify.config.task import Task, Verbalizer
 from clozify.data.rows import Rows
 from clozify.errors import TaskError, quoted
 from clozify.models.cloze import ClozeModel
+from clozify.models.generative import GenerativeModel
+from clozify.models.language_model import LanguageModel
 from clozify.prompts.encode import AS_WRITTEN, EncodedRows, FieldInContext, Template, compile_pattern
 from clozify.prompts.tokenizer import RaggedTokens
 from clozify.prompts.verbalizer import LabelWords, label_tokens, most_tokens, verbalize, word_ids
@@ -51,15 +53,19 @@ class TaskPrompts:
             words = replace(words, zero_points=np.asarray(zero_points, dtype=np.float32))
         return TaskPrompts([PatternPrompt(prompt.template, (pair,), (words,))], [], self.fields)
 
-    def tokenize(self, model: ClozeModel, rows: Rows, start: int, stop: int) -> dict[FieldInContext, RaggedTokens]:
+    def tokenize(self, model: LanguageModel, rows: Rows, start: int, stop: int) -> dict[FieldInContext, RaggedTokens]:
         """The tokens of a range of rows, each field tokenised once for all patterns."""
         fields = {column.slot.field for column in self.fields}
         texts = {name: rows.texts(name, start, stop) for name in fields}
         return {column: column.tokenize(model.tokenizer, texts[column.slot.field]) for column in self.fields}
 
 
-def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wording: Wording = AS_WRITTEN) -> TaskPrompts:
+def compile_task(
+    model: LanguageModel, task: Task, rows: Rows | None = None, wording: Wording = AS_WRITTEN
+) -> TaskPrompts:
     """The task in the model's tokens; raises `TaskError` with every word that cannot be used."""
+    if isinstance(model, GenerativeModel):
+        return _compile_generative(model, task, wording)
     prompts = []
     # a problem or warning -> advice, then the patterns that it concerns
     problems, warnings = dict[str, list[str]](), dict[str, list[str]]()
@@ -85,8 +91,27 @@ def compile_task(model: ClozeModel, task: Task, rows: Rows | None = None, wordin
         prompts.append(PatternPrompt(template, tuple(pairs), tuple(words)))
     if problems:
         raise TaskError(_sentences(problems))
-    fields = list(dict.fromkeys(field for prompt in prompts for field in prompt.template.fields))
-    return TaskPrompts(prompts, _sentences(warnings), fields)
+    return TaskPrompts(prompts, _sentences(warnings), _fields(prompts))
+
+
+def _fields(prompts: Sequence[PatternPrompt]) -> list[FieldInContext]:
+    return list(dict.fromkeys(field for prompt in prompts for field in prompt.template.fields))
+
+
+def _compile_generative(model: GenerativeModel, task: Task, wording: Wording) -> TaskPrompts:
+    """The task for a model that writes from left to right."""
+    prompts, problems = list[PatternPrompt](), dict[str, list[str]]()
+    for text in task.patterns:
+        template = model.compile_prompt(Pattern(text), wording)
+        pairs = [index for index, pair in enumerate(task.pairs) if pair.pattern.text == text]
+        verbalized = [model.verbalize(template, task.pairs[index].verbalizer) for index in pairs]
+        for _, unusable, errors, _ in verbalized:
+            for problem in [*map(str, unusable), *errors]:
+                problems.setdefault(problem, [""]).append(text)
+        prompts.append(PatternPrompt(template, tuple(pairs), tuple(words for words, *_ in verbalized)))
+    if problems:
+        raise TaskError(_sentences(problems))
+    return TaskPrompts(prompts, [], _fields(prompts))
 
 
 def _compile(model: ClozeModel, pattern: Pattern, verbalizers: Sequence[Verbalizer], wording: Wording) -> Template:

@@ -179,6 +179,7 @@ def _estimate_frozen(plan: Plan, context: RunContext) -> CostEstimate:
     """The cost of states of all rows in every pattern, and of a classifier where one is distilled."""
     rows, patterns = _count(plan.labeled) + _count(plan.unlabeled) + _count(plan.test), len(plan.task.patterns)
     model = plan.load_model(context.device)
+    assert isinstance(model, ClozeModel)
     row_seconds = _row_seconds(plan, model, context.device)
     states = rows * patterns * (model.head.word_vectors.shape[1] + model.model.config.hidden_size)
     classifiers, steps, seconds, parameters = 0, 0, rows * patterns * row_seconds, 0

@@ -92,10 +92,10 @@ class FrozenJob:
         total = cache.fill()
         seconds = time.monotonic() - started
         labeled = _concat(cache, "labeled")
-        width = worker.model.head.word_vectors.shape[1]
+        width = worker.cloze_model.head.word_vectors.shape[1]
         centre = Centre.of(cache.chunks("labeled" if plan.unlabeled is None else "unlabeled"), width)
         for pair, key in self.keys:
-            label_vectors = worker.model.label_vectors(prompt.words[prompt.pairs.index(pair)])
+            label_vectors = worker.cloze_model.label_vectors(prompt.words[prompt.pairs.index(pair)])
             words, biases = (tensor.detach().double().cpu().numpy() for tensor in label_vectors)
             before = LabelVectors(pad_words(words, len(centre.mean)), biases)
             after, penalty = fit_label_vectors(labeled, plan.labeled.labels, words, centre, plan.recipe.frozen.penalty)

@@ -66,6 +66,7 @@ class MemberSpec:
     keep_weights: bool = False
     zero_points: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
     fold: Fold | None = None  # trained on T without this fold, which is all that it scores
+    model: str | None = None  # another language model than the run's own
 
 
 ZeroPoints = Sequence[Sequence[float]] | None  # of each pair's labels, with several labels a row
@@ -111,7 +112,8 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
     plan, folder = run.plan, run.folder
     members, jobs = list[Member](), list[MemberJob]()
     is_sharded = bool(shard_spans(run))
-    for number, spec in enumerate(specs, start=1):
+    for number, of_run in enumerate(specs, start=1):
+        spec = replace(of_run, model=run.model)
         key = _find_key(run, spec)
         path = folder.job_path("members", key)
         members.append(Member(spec.pair, spec.seed, path, spec.score_unlabeled, spec.zero_points))
@@ -120,7 +122,8 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
         if folder.has_job("members", key, run.context.log):
             run.context.log(f"{name}  already done")
         else:
-            jobs.append(MemberJob(name, key, spec, is_sharded and spec.score_unlabeled and not spec.keep_weights))
+            shards = is_sharded and spec.score_unlabeled and not spec.keep_weights and spec.model is None
+            jobs.append(MemberJob(name, key, spec, shards))
     sharded_scoring = ShardedScoring(run)
 
     def on_done(job: Job, _: JobResult) -> Sequence[Job]:
@@ -180,6 +183,7 @@ class MemberJob:
 
     def run(self, worker: Worker) -> JobResult:
         """Fine-tune the pretrained model, score rows with it, and write both to the run's folder."""
+        worker = worker.for_model(self.spec.model)
         kind = "trained" if self.is_sharded else "members"
         if self.is_sharded and worker.folder.has_job(kind, self.key):
             return JobResult("already trained")

@@ -13,14 +13,16 @@ import torch
 from clozify.config.auto import Conditions, explain, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, TaskSource, load_task
+from clozify.config.teachers import ModelEntry
 from clozify.data.few_shot import few_shot
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.rows import Rows
-from clozify.errors import DataError, quoted
+from clozify.errors import DataError, TaskError, quoted
 from clozify.models.cpu_precision import choose_precision
 from clozify.models.loading import count_encoder_parameters
 from clozify.models.lora import check_adapter
 from clozify.pipeline.augmentation import read_paraphrases
+from clozify.pipeline.generative import check_method, default_student, fit_generative, is_generative
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.runs.plan import Plan, empty_rows, select_labeled
 from clozify.runs.results import ENSEMBLE_METHODS
@@ -79,6 +81,13 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         unlabeled = _remove_overlap(unlabeled, [rows for rows in (labeled, test, dev) if rows is not None], warnings)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     choice = ""
+    _check_models(task, inputs.method)
+    generative = inputs.method in ENSEMBLE_METHODS and is_generative(inputs.model)
+    student = inputs.student or inputs.model
+    if generative:
+        check_method(inputs.method, inputs.model)
+        recipe = fit_generative(recipe, inputs.model, warnings)
+        student = inputs.student or default_student(inputs.model, warnings)
     if recipe.adapt:
         conditions = Conditions(
             device=device,
@@ -90,12 +99,13 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
             multilabel=task.multilabel,
         )
         recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
+        recipe = fit_generative(recipe, inputs.model, warnings) if generative else recipe
         if inputs.method not in SEMI_SUPERVISED:
             pairs = 0 if inputs.method == "supervised" else len(task.pairs)  # cached in the task
             choice = explain(recipe, conditions, pairs)
     if inputs.method in ENSEMBLE_METHODS and unlabeled is not None:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
-    if inputs.method in ENSEMBLE_METHODS:
+    if inputs.method in ENSEMBLE_METHODS and not generative:
         recipe = choose_precision(recipe, inputs.model, device, warnings)
     warnings += _unused(inputs, task, recipe)
     for rows in (labeled, unlabeled, test, dev):
@@ -105,7 +115,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         recipe=recipe,
         method=inputs.method,
         model=str(inputs.model),
-        student=str(inputs.student or inputs.model),
+        student=str(student),
         labeled=labeled,
         unlabeled=unlabeled,
         test=test,
@@ -155,6 +165,20 @@ def _check_method(inputs: TrainInputs, recipe: Recipe, task: Task) -> None:
         raise DataError(
             f"'{method}.steps_to_try' chooses on the test rows; give some (--test), or set max_steps alone."
         )
+
+
+def _check_models(task: Task, method: str) -> None:
+    """Raises `TaskError` where the task's further models cannot be members of the run."""
+    if not (entries := [entry for entry in task.teachers if isinstance(entry, ModelEntry)]):
+        return
+    if method == "frozen":
+        raise TaskError(
+            f"The task's teacher '{entries[0].title}' is a language model to fine-tune, which the method 'frozen' does "
+            "not; use pet or ipet, or remove it."
+        )
+    names = [entry.title for entry in entries]
+    if twice := [name for name in names if names.count(name) > 1 or name == "patterns"]:
+        raise TaskError(f"Two teachers are called '{twice[0]}'; give each a name of its own.")
 
 
 def _check_multilabel(inputs: TrainInputs) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clozify.executors.base import Executor
@@ -26,6 +26,11 @@ class Run:
     executor: Executor
     prefix: str = ""  # where the folder has the method's results: "" or "methods/METHOD/"
     teachers: tuple[Teacher, ...] = ()  # besides the patterns; they stay in this process
+    model: str | None = None  # another language model than the one that the executor's workers started with
+
+    def with_model(self, model: str) -> Run:
+        """The same run with members of another language model, without its other teachers."""
+        return replace(self, worker=self.worker.for_model(model), model=model, teachers=())
 
     @property
     def plan(self) -> Plan:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from clozify import __version__
+from clozify.config.recipe import Generative
 from clozify.data.decision import Decision
 from clozify.pipeline.run import Run
 from clozify.runs.folder import RunFolder
@@ -34,7 +35,7 @@ def describe_run(plan: Plan, teachers: Sequence[Teacher] = ()) -> dict[str, Any]
         "model": plan.model,
         "student": plan.student,
         "task": plan.task.model_dump(),
-        "recipe": plan.recipe.model_dump(exclude=None if plan.task.multilabel else {"multilabel"}),
+        "recipe": plan.recipe.model_dump(exclude=_unused_sections(plan)),
         "data": data,
         "hashes": {
             "model": model_key(plan.model),
@@ -43,6 +44,12 @@ def describe_run(plan: Plan, teachers: Sequence[Teacher] = ()) -> dict[str, Any]
         },
         **({"teachers": [teacher.key() for teacher in teachers]} if teachers else {}),
     }
+
+
+def _unused_sections(plan: Plan) -> set[str]:
+    """Later sections of the recipe that the run does not use; run.json is as it was before they existed."""
+    unused = set() if plan.task.multilabel else {"multilabel"}
+    return unused if plan.recipe.generative != Generative() else unused | {"generative"}
 
 
 def write_ensemble(
@@ -65,6 +72,7 @@ def write_ensemble(
                 seed=member.seed,
                 weight=weight,
                 zero_points=None if member.zero_points is None else list(member.zero_points),
+                teacher=member.teacher,
             )
             for member, weight in zip(members, weights, strict=True)
         ],
@@ -72,11 +80,14 @@ def write_ensemble(
         teachers=list(teachers) or None,
         combined=None if combined is None else combined.key,
     )
-    content = record.model_dump()
+    content = record.model_dump(exclude={"recipe": _unused_sections(run.plan)})
     if combined is None:
         del content["teachers"], content["combined"]
+    for member in content["weights"]:
+        if member["teacher"] is None:
+            del member["teacher"]
     if not decision.multilabel:
-        del content["thresholds"], content["recipe"]["multilabel"]
+        del content["thresholds"]
         for member in content["weights"]:
             del member["zero_points"]
     run.folder.write_json(run.prefix + ENSEMBLE_FILE, content)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clozify.models.cloze import OFFSETS
+from clozify.models.cloze import OFFSETS, ClozeModel
 from clozify.pipeline.run import Run
 from clozify.pipeline.scoring import write_unlabeled_scores
 from clozify.runs.jobs import JobResult
@@ -56,7 +56,7 @@ def _load_trained_weights(worker: Worker, key: str, seed: int) -> None:
     model = worker.pretrained_model(seed)
     with worker.folder.reading("weights", key) as path:
         weights = load_file(path / WEIGHTS)
-        if f"{OFFSETS}.bias" in weights:
+        if f"{OFFSETS}.bias" in weights and isinstance(model, ClozeModel):
             model.add_label_offsets(len(weights[f"{OFFSETS}.bias"]))
         model.model.load_state_dict(weights, strict=False)  # frozen weights were not saved
     worker.loaded_member = key

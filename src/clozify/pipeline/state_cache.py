@@ -81,7 +81,9 @@ class StateCache:
         if first:
             missing = np.array(sorted(first.values()))
             selected = {field: tokens[field].select(missing) for field in self.template.fields}
-            states = compute_states(self.worker.model, EncodedRows(self.template, selected, self.max_length), advance)
+            states = compute_states(
+                self.worker.cloze_model, EncodedRows(self.template, selected, self.max_length), advance
+            )
             self._keep(np.array([hashes[row] for row in missing], dtype=np.uint64), states)
             self.computed += len(missing)
         found_at = [self._index[row_hash] for row_hash in hashes]

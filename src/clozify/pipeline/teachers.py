@@ -97,6 +97,13 @@ class Combination:
         """What kind of teacher each is."""
         return [PATTERNS] * len(self.patterns) + [scored.teacher.kind for scored in self.teachers]
 
+    def members(self) -> tuple[list[Member], list[float]]:
+        """The members of all models and their weights, each among its model's own."""
+        return (
+            [member for patterns in self.patterns for member in patterns.members],
+            [weight for patterns in self.patterns for weight in patterns.weights],
+        )
+
     def with_patterns(self, patterns: Ensemble) -> CombinedScores:
         """s of the unlabelled rows with some members of a single model in the place of all."""
         return CombinedScores([patterns, *(scored.scores(UNLABELED_SCORES) for scored in self.teachers)], self.weights)

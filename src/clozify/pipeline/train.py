@@ -31,6 +31,7 @@ from clozify.pipeline.members import (
     first_generation,
     train_members,
 )
+from clozify.pipeline.other_models import other_models, train_other_models
 from clozify.pipeline.prepare import TrainInputs, other_teachers, prepare
 from clozify.pipeline.run import Run
 from clozify.pipeline.run_files import describe_run, log_file, write_ensemble
@@ -184,8 +185,11 @@ def _train_pet(run: Run) -> dict[str, Any]:
     if plan.test is not None:
         results["members"] = evaluate_members(plan, members, decision)
 
-    if others:
-        combination = others.combine(pattern_votes(run, members, weights, untrained.accuracy_on_labeled))
+    if others or other_models(plan.task):
+        patterns = pattern_votes(run, members, weights, untrained.accuracy_on_labeled)
+        patterns += train_other_models(run, keep_weights, decision, others)
+        combination = others.combine(patterns)
+        members, weights = combination.members()
         results["teachers"] = teacher_metrics(run, combination)
         combined = write_combined(run, combination)
         write_ensemble(run, members, weights, decision, combination.records(), combined)

@@ -124,7 +124,7 @@ def untrained_members(run: Run, pairs: Sequence[int]) -> list[Member]:
         if folder.has_job("untrained", key, run.context.log):
             run.context.log(f"{name}  already done")
         else:
-            jobs.append(UntrainedJob(name, key, index))
+            jobs.append(UntrainedJob(name, key, index, run.model))
     run.run_jobs(jobs, "the untrained pairs")
     seeds = plan.seeds(len(plan.task.pairs))
     return [Member(pair, seed, path, scored_unlabeled=True) for pair, path in scored.items() for seed in seeds[pair]]
@@ -142,9 +142,11 @@ class UntrainedJob:
     name: str
     key: str
     pair: int
+    model: str | None = None  # another language model than the run's own
 
     def run(self, worker: Worker) -> JobResult:
         """Write the scores."""
+        worker = worker.for_model(self.model)
         started = time.monotonic()
         worker.pretrained_model(0)
         with worker.folder.writing("untrained", self.key) as tmp_path:

@@ -70,6 +70,8 @@ class Template:
     mask_id: int
     pad_id: int
     masks: int = 1  # consecutive mask tokens in place of the mask
+    extra_tokens: int = 0  # of the fixed ones, those around the pattern, which do not count as a row's
+    max_tokens: int | None = None  # that the model reads, where there are extra ones
 
 
 def compile_pattern(
@@ -234,6 +236,9 @@ class EncodedRows:
     def __init__(
         self, template: Template, tokenized_fields: Mapping[FieldInContext, RaggedTokens], max_length: int
     ) -> None:
+        if template.extra_tokens:
+            max_length += template.extra_tokens
+            max_length = max_length if template.max_tokens is None else min(max_length, template.max_tokens)
         if template.fixed_tokens >= max_length:
             masks, word = "", ""
             if template.masks > 1:

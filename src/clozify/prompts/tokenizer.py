@@ -22,6 +22,7 @@ from clozify.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+NO_MASK = -1  # the mask's id for a causal model, which has none
 START = ""  # the context of a field at the start of a segment
 SPACE = "x "  # the context of a field after white space; any other word than x gives the same tokens
 STAND_INS = ("x", "the", "it", "1")  # words that stand in for a field or the mask when the text after it is tokenised
@@ -87,13 +88,15 @@ class SpecialTokens:
 class PromptTokenizer:
     """A fast tokenizer of Transformers with the operations that patterns need."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, mask_id: int | None = None) -> None:
+        """`mask_id` is that of the token which stands for the mask, where it is not the tokenizer's mask token."""
         if not tokenizer.is_fast:
             raise ModelError(
                 f"The tokenizer {type(tokenizer).__name__} has no fast version, which clozify needs; use another model."
             )
         self.hf_tokenizer = tokenizer
-        self.mask_id = int(tokenizer.mask_token_id)
+        mask_id = tokenizer.mask_token_id if mask_id is None else mask_id
+        self.mask_id = NO_MASK if mask_id is None else int(mask_id)
         self.pad_id = int(tokenizer.pad_token_id or 0)
         # A copy, since every call of the Transformers tokenizer changes these three settings. Its file may set
         # truncation or padding; and "[MASK]" in a user's text is text, not a mask.
@@ -110,6 +113,10 @@ class PromptTokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of a text by itself, without special tokens."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def encode_template(self, text: str) -> list[int]:
+        """The ids of a chat template's own text, in which special tokens are meant as such."""
+        return list(self.hf_tokenizer(text, add_special_tokens=False, truncation=False)["input_ids"])
 
     def to_tokens(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's entries for these ids."""

@@ -116,7 +116,7 @@ def verbalize(tokenizer: PromptTokenizer, template: Template, verbalizer: Verbal
     errors = [
         f"the labels {quoted(labels)} have the same words for this model, so they could never be told apart; give each "
         "its own"
-        for labels in _equal_labels(list(verbalizer.words), label_words)
+        for labels in equal_labels(list(verbalizer.words), label_words)
     ]
     single_word_labels = {label for label, words in verbalizer.words.items() if len(words) == 1}
     shared = [
@@ -127,7 +127,7 @@ def verbalize(tokenizer: PromptTokenizer, template: Template, verbalizer: Verbal
     warnings = []
     if shared:
         warnings.append(shared[0] + (f", and {len(shared) - 1} more words for several labels" if shared[1:] else ""))
-    reordered = _equal_labels(list(verbalizer.words), label_words, any_order=True) if not errors else []
+    reordered = equal_labels(list(verbalizer.words), label_words, any_order=True) if not errors else []
     if reordered:
         warnings.append(
             f"the labels {quoted(reordered[0])} have the same tokens in another order, which one mask cannot tell "
@@ -159,7 +159,7 @@ def _mean_weights(label_words: list[list[list[int]]], columns: int, rescale: boo
     return scaled
 
 
-def _equal_labels(labels: list[str], label_words: list[list[list[int]]], any_order: bool = False) -> list[list[str]]:
+def equal_labels(labels: list[str], label_words: list[list[list[int]]], any_order: bool = False) -> list[list[str]]:
     """The groups of labels whose words are the same tokens, in the same order or in any."""
     groups: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for label, words in zip(labels, label_words, strict=True):

@@ -47,5 +47,6 @@ def prompt_inputs(plan: Plan, device: str) -> dict[str, Any]:
         "wording": plan.recipe.wording.model_dump(),
         "line_breaks": plan.task.line_breaks,
         "labels": plan.key_names,
+        **({"generative": plan.recipe.generative.model_dump()} if plan.is_generative else {}),
         **GpuOptions.from_recipe(plan.recipe).numerics(device),
     }

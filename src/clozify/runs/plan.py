@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from clozify.data.rows import Rows
 from clozify.errors import DataError
 from clozify.gpu.options import GpuOptions
 from clozify.models.builtin import is_builtin
-from clozify.models.cloze import ClozeModel, load_model
+from clozify.models.language_model import LanguageModel, load_model
+from clozify.models.loading import LanguageModelKind, architecture_of
 from clozify.models.lora import Base
 from clozify.runs.keys import model_key
 
@@ -72,14 +74,32 @@ class Plan:
     @property
     def base(self) -> Base:
         """The model as the base of adapters; a folder's path is absolute, so that adapters can be used anywhere."""
-        is_folder = not is_builtin(self.model) and Path(self.model).is_dir()
-        return Base(str(Path(self.model).resolve()) if is_folder else self.model, model_key(self.model))
+        is_path = not is_builtin(self.model) and Path(self.model).exists()
+        return Base(str(Path(self.model).resolve()) if is_path else self.model, model_key(self.model))
 
-    def load_model(self, device: str) -> ClozeModel:
-        """The masked language model, with the recipe's adapter, dropout, kernels and precision."""
+    @cached_property
+    def architecture(self) -> LanguageModelKind:
+        """What kind of language model its members are."""
+        return architecture_of(self.model)
+
+    @property
+    def is_generative(self) -> bool:
+        """Whether members are causal or encoder-decoder models."""
+        return self.architecture != "masked LM"
+
+    def with_model(self, model: str) -> Plan:
+        """The same run with members of another language model."""
+        plan = replace(self, model=model)
+        return replace(plan, recipe=plan.recipe.for_generative()) if plan.is_generative else plan
+
+    def load_model(self, device: str) -> LanguageModel:
+        """The language model, with the recipe's adapter, dropout, kernels and precision."""
         dropout, adapter = self.recipe.attention_dropout, self.recipe.adapter
         options = GpuOptions.from_recipe(self.recipe)
-        return load_model(self.model, device, attention_dropout=dropout, adapter=adapter, options=options)
+        generative = self.recipe.generative
+        return load_model(
+            self.model, device, attention_dropout=dropout, adapter=adapter, options=options, generative=generative
+        )
 
 
 def empty_rows(task: Task) -> Rows:

@@ -35,6 +35,7 @@ class Member:
     folder: Path
     scored_unlabeled: bool
     zero_points: tuple[float, ...] | None = None  # subtracted from the labels' scores, with several labels a row
+    teacher: str | None = None  # the name of its language model as a teacher, where it is not the run's own
 
     @property
     def key(self) -> str:
@@ -65,6 +66,7 @@ class EnsembleMember(BaseModel):
     seed: int
     weight: float
     zero_points: list[float] | None = None  # subtracted from the labels' scores, with several labels a row
+    teacher: str | None = None  # the name of its language model as a teacher, where it is not the run's own
 
 
 class EnsembleTeacher(BaseModel):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from clozify.methods.multilabel import best_metric
 from clozify.metrics import basic_metrics
 from clozify.models.cloze import ClozeModel
+from clozify.models.language_model import LanguageModel
 from clozify.models.lora import reset_adapter
 from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.prompts.encode import FieldInContext
@@ -29,12 +30,19 @@ class Worker:
     def __init__(self, plan: Plan, folder: RunFolder, context: RunContext) -> None:
         self.plan, self.folder, self.context = plan, folder, context
         self.loaded_member: str | None = None  # key of the member whose weights the model has
+        self._other: Worker | None = None
         self.tokens: dict[str, dict[FieldInContext, RaggedTokens]] = {}  # data set -> its rows in the prompts' tokens
 
     @cached_property
-    def model(self) -> ClozeModel:
-        """The masked language model; `pretrained_model` resets its weights."""
+    def model(self) -> LanguageModel:
+        """The language model; `pretrained_model` resets its weights."""
         return self.plan.load_model(self.context.device)
+
+    @property
+    def cloze_model(self) -> ClozeModel:
+        """The model, for methods that need a masked one."""
+        assert isinstance(self.model, ClozeModel)
+        return self.model
 
     @cached_property
     def prompts(self) -> TaskPrompts:
@@ -46,15 +54,26 @@ class Worker:
     def _pretrained_weights(self) -> dict[str, Any]:
         return {name: tensor.clone() for name, tensor in self.model.model.state_dict().items()}
 
-    def pretrained_model(self, seed: int) -> ClozeModel:
+    def pretrained_model(self, seed: int) -> LanguageModel:
         """The model with its pretrained weights; an adapter is initialised anew from the seed."""
         self.loaded_member = None
-        self.model.remove_label_offsets()
+        if isinstance(self.model, ClozeModel):
+            self.model.remove_label_offsets()
         if self.model.has_adapter:
             reset_adapter(self.model.model, seed)
         else:
             self.model.model.load_state_dict(self._pretrained_weights)
         return self.model
+
+    def for_model(self, model: str | None) -> Worker:
+        """The worker of members of another language model; one such model is kept loaded besides the run's own."""
+        if model is None or model == self.plan.model:
+            return self
+        if self._other is None or self._other.plan.model != model:
+            if self._other is not None:
+                self._other.release_model()
+            self._other = Worker(self.plan.with_model(model), self.folder, self.context)
+        return self._other
 
     def release_model(self) -> None:
         """Free the model's memory; it is loaded again when it is next used."""
@@ -62,6 +81,7 @@ class Worker:
         self.tokens.clear()
         for name in ("model", "prompts", "_pretrained_weights"):
             self.__dict__.pop(name, None)
+        self._other = None
 
     @contextmanager
     def monitor(

@@ -1,0 +1,30 @@
+"""Finds the GGUF file of a model: config, tokenizer and quantised weights in one, which Transformers reads."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from clozify.errors import ModelError, quoted
+
+
+def gguf_source(path: str) -> tuple[str, dict[str, str]]:
+    """The folder of a GGUF file and `from_pretrained`'s option that names it; of any other model its path and nothing.
+
+    `path` is the file itself, or a folder without config.json in which it is the only one.
+    """
+    file = Path(path)
+    if file.is_dir() and not (file / "config.json").is_file():
+        files = sorted(file.glob("*.gguf"))
+        if len(files) > 1:
+            names = quoted(found.name for found in files)
+            raise ModelError(f"The folder '{path}' has several GGUF files; name one of them: {names}.")
+        file = files[0] if files else file
+    if not (file.suffix == ".gguf" and file.is_file()):
+        return path, {}
+    if importlib.util.find_spec("gguf") is None:
+        raise ModelError(
+            f"The model '{file}' needs the package gguf, which is not installed; install it with: "
+            "pip install 'clozify[gguf]'"
+        )
+    return str(file.parent), {"gguf_file": file.name}

@@ -13,11 +13,11 @@
 - `copies`: the rule that votes most, five times
 
 With examples PET is measured: its ensemble and its classifier. Without any, the calibrated ensemble without training,
-and a classifier of its soft labels. Ensembles with `random` or `copies` are measured without a classifier. All ensembles
-of a model share a run's folder, so that its members are trained once. Of rules alone, rows on which none votes count
-1 / |L|, and the classifier learns from the others. FOLDER holds train_first1000_per_class.csv, train_pool.csv and
-test.csv of AG's News. The examples of seed 0 are the first of each label, which the rules were written from; other seeds
-draw others.
+and a classifier of its soft labels. Ensembles with `random` or `copies` are measured without a classifier. All
+ensembles of a model share a run's folder, so that its members are trained once. Of rules alone, rows on which none
+votes count 1 / |L|, and the classifier learns from the others. FOLDER holds train_first1000_per_class.csv,
+train_pool.csv and test.csv of AG's News. The examples of seed 0 are the first of each label, which the rules were
+written from; other seeds draw others.
 """
 
 from __future__ import annotations

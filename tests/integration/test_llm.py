@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import clozify
 from clozify.cli import app, main
 from clozify.data.in_memory import make_rows
 from clozify.teachers.base import ScoringContext
@@ -66,9 +67,14 @@ def test_an_llm_votes_in_a_run_that_resumes_for_nothing_and_keeps_no_key(start_r
     assert KEY not in "\n".join(log)
 
 
-def test_a_budget_limits_a_run(start_run, server):
+def test_a_budget_limits_a_run_and_a_higher_one_pays_for_the_difference(start_run, server):
     start_run(budget="25requests")
-    assert len([body for body in server.requests if "logprobs" not in body]) == 25
+    sent = len(server.requests)
+    assert sent == 25 + 1  # one that asks for log-probabilities, in vain
+    with pytest.raises(clozify.ClozifyError, match="replace"):
+        start_run(budget="30requests", replace=False)
+    start_run(budget="30requests")
+    assert len(server.requests) == sent + 5
 
 
 def command(files, tiny_folder, *arguments):

@@ -12,10 +12,12 @@
 - `random`: votes at random for every row; `random5`: five copies of that
 - `copies`: the rule that votes most, five times
 
-With examples PET is measured: its ensemble and its classifier. Without any: the ensemble without training
-(`zero-shot`), and iPET's ensemble and classifier. Of rules alone, rows on which none votes count 1 / |L|, and the
-classifier learns from the others. FOLDER holds train_first1000_per_class.csv, train_pool.csv and test.csv of AG's News.
-The examples of seed 0 are the first of each label, which the rules were written from; other seeds draw others.
+With examples PET is measured: its ensemble and its classifier. Without any, the calibrated ensemble without training,
+and a classifier of its soft labels. Ensembles with `random` or `copies` are measured without a classifier. All
+ensembles of a model share a run's folder, so that its members are trained once. Of rules alone, rows on which none
+votes count 1 / |L|, and the classifier learns from the others. FOLDER holds train_first1000_per_class.csv,
+train_pool.csv and test.csv of AG's News. The examples of seed 0 are the first of each label, which the rules were
+written from; other seeds draw others.
 """
 
 from __future__ import annotations
@@ -195,7 +197,7 @@ def rules_alone(setting: Setting, folder: Path) -> Iterator[dict[str, Any]]:
     right = (combine_votes(test, weights).argmax(axis=1) == truth)[covered]
     accuracy = float((right.sum() + (~covered).sum() / len(setting.task.labels)) / len(covered))
     yield {
-        "result": "ensemble" if setting.examples else "zero-shot",
+        "result": "ensemble",
         "accuracy": accuracy,
         "coverage": float(covered.mean()),
         "accuracy_where_rules_vote": float(right.mean()),
@@ -253,24 +255,26 @@ def measure(setting: Setting, parts: Sequence[str], folder: Path) -> Iterator[di
     if teachers := more_teachers(setting, parts, folder):
         options["teachers"] = teachers
     test = setting.test.with_task(task)
+    settings = ["adapter.method=lora"] if main_model != setting.model else []
     if not setting.examples:
-        result = clozify.zero_shot(task, test, model=main_model, **options)
-        right = np.array(result.labels) == np.array(task.labels)[test.labels]
-        yield {"result": "zero-shot", "accuracy": float(right.mean())}
-    lora = ["adapter.method=lora"] if main_model != setting.model else []
+        settings += ["ipet.generations=0", "ipet.calibrate=true"]
+    settings = [*settings, *setting.settings, f"seed={setting.seed}"]
+    if without_classifier := bool({"random", "random5", "copies"}.intersection(parts)):
+        settings.append("distill.max_steps=0")
     trained = clozify.train(
         task,
         setting.labeled.with_task(task) if setting.examples else None,
-        folder / "run",
+        folder / ("run" if main_model == setting.model else "smollm2"),
         unlabeled=setting.unlabeled.with_task(task),
         test=test,
         method="pet" if setting.examples else "ipet",
         model=main_model,
         student=setting.model,
-        settings=[*lora, *setting.settings, f"seed={setting.seed}"],
+        settings=settings,
+        replace=True,
         **options,
     )
-    for name in ("ensemble", "classifier"):
+    for name in ("ensemble",) if without_classifier else ("ensemble", "classifier"):
         if (metrics := getattr(trained.metrics, name)) is not None:
             yield {"result": name, "accuracy": metrics.accuracy}
 
@@ -293,12 +297,12 @@ def main(
     sources = {name: f"builtin:{name}" if data is None else str(data / file) for name, file in FILES.items()}
     loaded = clozify.load_task(TASKS / f"{task}.toml")
     setting = Setting(loaded, sources, examples, seed, model, smollm2, tuple(settings or ()), test_rows)
-    for parts in ensembles:
-        if "smollm2" in parts and smollm2 is None:
-            print(f"{'+'.join(parts)} is left out: CLOZIFY_SMOLLM2 names no model.", file=sys.stderr)
-            continue
-        started = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for parts in ensembles:
+            if "smollm2" in parts and smollm2 is None:
+                print(f"{'+'.join(parts)} is left out: CLOZIFY_SMOLLM2 names no model.", file=sys.stderr)
+                continue
+            started = time.perf_counter()
             for result in measure(setting, parts, Path(folder)):
                 line = {"task": task, "examples": examples, "seed": seed, "model": model, "teachers": "+".join(parts)}
                 seconds = round(time.perf_counter() - started, 1)

@@ -58,6 +58,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
       that has none are those of `y`, with their names as words.
     - `unlabeled`: the unlabelled rows, a file's name or rows as `fit` takes them; without them the ensemble predicts.
     - `model`, `student`, `method`, `recipe`, `settings`: as in `clozify.train`.
+    - `teachers`: who votes besides the patterns and the task's own rules and teachers, as in `clozify.train`.
     - `random_state`: the recipe's first seed; `None` leaves the recipe's own.
     - `output`: a run folder to keep, in which training resumes; by default nothing is kept.
     - `verbose`: print progress lines.
@@ -82,6 +83,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method: str = "pet",
         recipe: str | Path | Recipe = "auto",
         settings: Sequence[str] = (),
+        teachers: Sequence[Any] = (),
         random_state: Any = None,
         output: str | Path | None = None,
         verbose: bool = False,
@@ -93,6 +95,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.method = method
         self.recipe = recipe
         self.settings = settings
+        self.teachers = teachers
         self.random_state = random_state
         self.output = output
         self.verbose = verbose
@@ -145,6 +148,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     method=self.method,
                     recipe=self.recipe,
                     settings=self._settings_with_seed(),
+                    teachers=self.teachers,
                     replace=True,
                     log=log,
                 )
@@ -225,6 +229,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             params["unlabeled"] = None
         if not isinstance(self.random_state, (int, np.integer)):
             params["random_state"] = None
+        params["teachers"] = ()  # objects of Python are not stored; what they taught is in the model
         content = {
             "clozify": __version__,
             "params": params,

@@ -42,6 +42,16 @@ def project(files, tmp_path, tiny_folder, tiny):
     project.close()
 
 
+def test_the_preview_joins_the_rules_of_a_task_file_with_the_patterns(project):
+    alone = project.preview()
+    label = project.draft.labels[0]
+    project.draft.hidden_settings = {"rules": [{"label": label, "regex": ".", "name": "every row"}]}
+    preview = project.preview()
+    assert preview.rule_votes == {"every row": len(preview.ensemble)}
+    assert preview.ensemble.tolist() != alone.ensemble.tolist()
+    assert preview.probabilities.tolist() == alone.probabilities.tolist()
+
+
 def wait(run: StudioRun, seconds: float = 90) -> str:
     until = time.monotonic() + seconds
     while run.state == "running" and time.monotonic() < until:

@@ -8,22 +8,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, softmax
 
 from clozify.config.pattern import Pattern
-from clozify.config.task import Verbalizer
+from clozify.config.task import Task, Verbalizer
 from clozify.data.rows import Rows
 from clozify.errors import ClozifyError, quoted
 from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
+from clozify.methods.combination import OnLabeled, Votes, combine_votes, fit_weights, hard_votes
 from clozify.methods.score import score_rows
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task, near_words, top_words
 from clozify.prompts.encode import Template, compile_pattern
 from clozify.prompts.verbalizer import UnusableWord, verbalize, word_ids
+from clozify.runs.context import no_log
+from clozify.runs.plan import empty_rows
 from clozify.studio.draft import Problems, TaskDraft
+from clozify.teachers.base import ScoringContext
+from clozify.teachers.rules import rule_teachers
 
 MAX_LENGTH = 64  # tokens per row, as in the recipe `quick`
 TOP_WORDS_ROWS = 4  # rows that the model's most likely words are computed from
@@ -54,7 +60,8 @@ class Preview:
     patterns: list[int] = field(default_factory=list)  # indices of the patterns that were scored
     calibrated: bool = False
     probabilities: NDArray[np.float64] | None = None  # (patterns, rows, labels)
-    ensemble: NDArray[np.float64] | None = None  # (rows, labels): softmax of the patterns' mean scores
+    ensemble: NDArray[np.float64] | None = None  # (rows, labels): softmax of the patterns' mean scores, and of rules
+    rule_votes: dict[str, int] = field(default_factory=dict)  # rule -> rows on which it votes
 
     @property
     def predictions(self) -> NDArray[np.int64]:
@@ -117,7 +124,26 @@ class Previewer:
                 stacked = calibrate(stacked, mean_probabilities(stacked))
             preview.probabilities = to_probabilities(stacked)
             preview.ensemble = to_probabilities(stacked.mean(axis=0))
+            self._add_rules(preview, draft.to_task(words=words), rows, stacked)
         return preview
+
+    def _add_rules(self, preview: Preview, task: Task, rows: Rows, scores: NDArray[np.float64]) -> None:
+        """Let the task's rules vote beside the patterns, whose scores are (patterns, rows, labels).
+
+        Other teachers are left out: a preview neither loads models nor asks an LLM.
+        """
+        rules = rule_teachers(task)
+        if not rules:
+            return
+        rows, nothing = rows.with_task(task), OnLabeled()
+        context = ScoringContext(empty_rows(task), self.model.device.type, Path(), no_log)
+        votes = [rule.score(rows, context) for rule in rules]
+        patterns = scores.mean(axis=0)
+        teachers = [Votes(patterns, (nothing,) * len(scores), tuple(scores)), *(Votes(v, (nothing,)) for v in votes)]
+        preview.ensemble = softmax(combine_votes([patterns, *votes], fit_weights(teachers)), axis=-1)
+        preview.rule_votes = {
+            rule.name: int((hard_votes(of) >= 0).sum()) for rule, of in zip(rules, votes, strict=True)
+        }
 
     def _usable_words(
         self, draft: TaskDraft, templates: dict[int, Template], preview: Preview

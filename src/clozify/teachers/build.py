@@ -14,6 +14,7 @@ from clozify.teachers.base import Teacher
 from clozify.teachers.classifier import ClassifierTeacher
 from clozify.teachers.estimator import EstimatorTeacher
 from clozify.teachers.functions import rule
+from clozify.teachers.llm_limits import Tally
 from clozify.teachers.nli import NliTeacher
 from clozify.teachers.openai import OpenAITeacher
 from clozify.teachers.rules import rule_teachers
@@ -22,11 +23,12 @@ from clozify.teachers.rules import rule_teachers
 def build_teachers(task: Task, objects: Iterable[Any] = (), budget: str | None = None) -> tuple[Teacher, ...]:
     """The task's rules and teachers, then those of Python: all teachers besides the patterns, with unique names.
 
-    `budget` limits what each teacher spends that is paid for.
+    `budget` limits what all teachers together spend that are paid for.
     """
     entries = [entry for entry in task.teachers if not isinstance(entry, ModelEntry)]  # a model answers patterns
     limits = None if budget is None else parse_budget(budget)
-    of_task = [_from_entry(entry, task, limits) for entry in entries]
+    spent = Tally()
+    of_task = [_from_entry(entry, task, limits, spent) for entry in entries]
     teachers = [*rule_teachers(task), *of_task, *map(_from_object, objects)]
     if teachers and task.multilabel:
         raise TaskError("Rules and other teachers need one label a row; remove them, or multilabel = true.")
@@ -36,12 +38,18 @@ def build_teachers(task: Task, objects: Iterable[Any] = (), budget: str | None =
     return tuple(teachers)
 
 
-def _from_entry(entry: ClassifierEntry | NliEntry | OpenAIEntry, task: Task, budget: Budget | None) -> Teacher:
+def _from_entry(
+    entry: ClassifierEntry | NliEntry | OpenAIEntry, task: Task, budget: Budget | None, spent: Tally
+) -> Teacher:
     if isinstance(entry, ClassifierEntry):
-        return ClassifierTeacher(entry.model, entry.labels, entry.pair, entry.name)
+        classifier = ClassifierTeacher(entry.model, entry.labels, entry.pair, entry.name)
+        classifier.check(task)  # before anything is trained
+        return classifier
     if isinstance(entry, NliEntry):
-        return NliTeacher(entry.model, entry.hypothesis, entry.name)
-    return OpenAITeacher(entry, task, budget)
+        nli = NliTeacher(entry.model, entry.hypothesis, entry.name)
+        nli.check(task)
+        return nli
+    return OpenAITeacher(entry, task, budget, spent)
 
 
 def _from_object(value: Any) -> Teacher:

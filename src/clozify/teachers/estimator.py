@@ -24,7 +24,8 @@ class EstimatorTeacher:
     """Any classifier with scikit-learn's methods that takes texts or, with several fields, a DataFrame of them.
 
     Its classes are the task's labels, by name. Its scores are those of `predict_proba`, else the softmax of
-    `decision_function`, else votes by `predict`. One that is not fitted is cloned and fitted on T.
+    `decision_function`, else votes by `predict`. One that is not fitted is cloned and fitted on T; it
+    abstains where T has a single label.
     """
 
     kind = "estimator"
@@ -74,7 +75,9 @@ class EstimatorTeacher:
 
     def score(self, rows: Rows, context: ScoringContext) -> NDArray[np.float32]:
         """Log-probabilities, (rows, labels); NaN where the estimator answers with a class that is no label."""
-        estimator = self._fitted(context.labeled)
+        estimator = self._fitted(context)
+        if estimator is None:
+            return abstentions(len(rows), len(rows.task.labels))
         classes = [_class_text(value) for value in getattr(estimator, "classes_", ())]
         method = next((name for name in ("predict_proba", "decision_function") if hasattr(estimator, name)), "predict")
         method = method if classes else "predict"
@@ -108,18 +111,22 @@ class EstimatorTeacher:
             "DataFrame with a column for each, which a ColumnTransformer or a FunctionTransformer takes apart."
         )
 
-    def _fitted(self, labeled: Rows) -> Any:
-        """The estimator or, where it is not fitted, a clone of it that is fitted on T."""
+    def _fitted(self, context: ScoringContext) -> Any:
+        """The estimator or, where it is not fitted, a clone of it that is fitted on T; None if T has a single label."""
         from sklearn.base import clone
 
         if not self.learns_from_labeled:
             return self.estimator
+        labeled = context.labeled
         if not len(labeled):
             raise DataError(
                 f"The teacher '{self.name}' is not fitted, and there are no labelled rows to fit it on; fit it before, "
                 "or give labelled rows."
             )
         with_label = labeled.select(np.flatnonzero(labeled.is_labeled))
+        if len(np.unique(with_label.labels)) < 2:  # in cross-fitting, rows that are held out may have all others
+            context.log(f"The teacher '{self.name}' abstains: the rows that it is fitted on have a single label.")
+            return None
         names = np.array(with_label.task.labels, dtype=object)[with_label.labels]
         with self._failures("was fitted on the labelled rows"):
             return clone(self.estimator).fit(_inputs(with_label, 0, len(with_label)), names)

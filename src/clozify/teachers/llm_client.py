@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -107,7 +107,7 @@ class ChatClient:
                 time.sleep(min(REPEAT_DELAY * 2**attempt, 8.0))
         raise self._error("gives answers that are not of OpenAI's protocol; correct base_url, it often ends with /v1")
 
-    def drop_refused(self, settings: dict[str, Any], reason: str, save: Callable[[frozenset[str]], None]) -> bool:
+    def drop_refused(self, settings: dict[str, Any], reason: str) -> bool:
         """Leave out what the server refuses in these settings from now on; False where nothing can be left out.
 
         That is what its message names; else log-probabilities, which not every server words its refusal of.
@@ -122,8 +122,6 @@ class ChatClient:
             if "logprobs" in named and self.entry.logprobs is True:
                 raise self._error('gives no log-probabilities; write logprobs = "auto" or false in the task file')
             self.without |= named
-            if named:
-                save(self.without)
             return bool(named)
 
     def refused(self, reason: str) -> ClozifyError:

@@ -1,45 +1,108 @@
-"""Limits on what a large language model may cost: those of its entry in the task file and the run's budget."""
+"""Limits on what a large language model may cost: those of its entry in the task file and the run's budget.
+
+Every answer that a run uses counts, kept ones, too: the same limit gives the same votes whatever is kept already.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from clozify.config.budget import Budget
 from clozify.config.teachers import OpenAIEntry
 from clozify.errors import RunError
-from clozify.teachers.llm_cache import AnswerCache, Spent
 
 
-class LimitReachedError(Exception):
-    """Another request would go beyond a limit; the rows that are left get no vote."""
+@dataclass(frozen=True)
+class Spent:
+    """What answers cost."""
+
+    requests: int = 0
+    tokens: int = 0
+    price: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.requests + other.requests, self.tokens + other.tokens, self.price + other.price)
+
+    def __mul__(self, count: int) -> Spent:
+        return Spent(self.requests * count, self.tokens * count, self.price * count)
+
+
+@dataclass
+class Tally:
+    """What the answers cost that were used so far; an answer that is used twice counts once."""
+
+    spent: Spent = field(default_factory=Spent)
+    keys: set[str] = field(default_factory=set)
+
+    def add(self, key: str, cost: Spent) -> None:
+        """Count an answer."""
+        if key not in self.keys:
+            self.keys.add(key)
+            self.spent += cost
 
 
 class Limits:
-    """Lets requests through until a limit is reached; what earlier runs in the same folder have spent counts, too."""
+    """Admits rows until a limit is reached; rows under way count with what they cost by estimate."""
 
-    def __init__(self, entry: OpenAIEntry, teacher: str, cache: AnswerCache, budget: Budget | None) -> None:
-        self._entry, self._teacher, self._cache = entry, teacher, cache
-        self._own = Budget(entry.max_requests, entry.max_tokens)
-        self._run = budget or Budget()
-        self._in_flight = Spent()
-        self._lock = threading.Lock()
+    def __init__(self, limited: list[tuple[Budget, Tally]]) -> None:
+        self._limited = limited
+        self._reserved = Spent()
+        self._settled = threading.Condition()
 
-    @contextmanager
-    def request(self, estimate: Spent) -> Iterator[None]:
-        """A block that sends one request; requests under way count with their estimates."""
-        with self._lock:
-            needed = self._in_flight + estimate
-            for limit, spent in ((self._own, self._cache.spent(self._teacher)), (self._run, self._cache.spent())):
-                if _exceeds(limit, spent + needed):
-                    raise LimitReachedError
-            self._in_flight = needed
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._in_flight = self._in_flight + Spent(-estimate.requests, -estimate.tokens, -estimate.price)
+    def reserve(self, one: Spent, count: int) -> Reservation | None:
+        """Room for a row's requests, of the cost `one` by estimate; None where the limit is reached.
+
+        Rows under way mostly cost less than their estimate, so this waits for them before it gives up. Called by one
+        thread at a time: so the rows come in their order.
+        """
+        with self._settled:
+            while not self._has_room(one * count):
+                if self._reserved.requests == 0:
+                    return None
+                self._settled.wait()
+            self._reserved += one * count
+            return Reservation(self, one, count)
+
+    def _has_room(self, cost: Spent) -> bool:
+        return not any(_exceeds(limit, tally.spent + self._reserved + cost) for limit, tally in self._limited)
+
+    def _settle(self, reserved: Spent, key: str = "", cost: Spent | None = None) -> None:
+        """Release a part of a reservation and count what it became."""
+        with self._settled:
+            self._reserved += reserved * -1
+            if cost is not None:
+                for _, tally in self._limited:
+                    tally.add(key, cost)
+            self._settled.notify_all()
+
+
+class Reservation:
+    """A row's share of the limits, for its requests one after the other."""
+
+    def __init__(self, limits: Limits, one: Spent, count: int) -> None:
+        self._limits, self._one, self._left = limits, one, count
+
+    def extend(self) -> bool:
+        """Whether there is room for one more request than was reserved."""
+        with self._limits._settled:
+            if self._left:
+                return True
+            if not self._limits._has_room(self._one):
+                return False
+            self._limits._reserved += self._one
+            self._left += 1
+            return True
+
+    def use(self, key: str, cost: Spent) -> None:
+        """Count an answer in the place of one reserved request."""
+        released, self._left = min(self._left, 1), max(self._left - 1, 0)
+        self._limits._settle(self._one * released, key, cost)
+
+    def close(self) -> None:
+        """Release what was not used."""
+        left, self._left = self._left, 0
+        self._limits._settle(self._one * left)
 
 
 def _exceeds(limit: Budget, spent: Spent) -> bool:
@@ -55,6 +118,11 @@ def price(entry: OpenAIEntry, input_tokens: int, output_tokens: int) -> float | 
     if entry.input_price is None and entry.output_price is None:
         return None
     return (input_tokens * (entry.input_price or 0.0) + output_tokens * (entry.output_price or 0.0)) / 1e6
+
+
+def request_cost(entry: OpenAIEntry, input_tokens: int, output_tokens: int) -> Spent:
+    """What one request costs."""
+    return Spent(1, input_tokens + output_tokens, price(entry, input_tokens, output_tokens) or 0.0)
 
 
 def check_budget(entry: OpenAIEntry, teacher: str, budget: Budget | None) -> None:

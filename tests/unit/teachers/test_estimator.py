@@ -101,10 +101,16 @@ def test_one_that_is_not_fitted_is_fitted_on_the_labelled_rows_and_stays_as_it_w
         teacher.score(load_rows(TEXTS, TASK), context(tmp_path))
 
 
+def test_one_that_cannot_be_fitted_on_a_single_label_abstains(tmp_path):
+    teacher = EstimatorTeacher(make_pipeline(TfidfVectorizer(), LogisticRegression()))
+    scores = teacher.score(load_rows(TEXTS, TASK), context(tmp_path, load_rows(TRAIN[:1], TASK)))
+    assert np.isnan(scores).all()
+
+
 def test_failures_of_an_estimator_name_the_teacher(tmp_path):
     teacher = EstimatorTeacher(make_pipeline(TfidfVectorizer(), LogisticRegression()), "mine")
-    with pytest.raises(TaskError, match="'mine' failed as it was fitted on the labelled rows .ValueError"):
-        teacher.score(load_rows(TEXTS, TASK), context(tmp_path, load_rows(TRAIN[:1], TASK)))
+    with pytest.raises(TaskError, match="'mine' failed as it was fitted on the labelled rows .ValueError: empty voc"):
+        teacher.score(load_rows(TEXTS, TASK), context(tmp_path, load_rows([("?", "world"), ("!", "sports")], TASK)))
     with pytest.raises(TaskError, match="the labels 'a' and 'b', which stand for none"):
         EstimatorTeacher(DummyClassifier().fit([0, 1], ["a", "b"])).score(load_rows(TEXTS, TASK), context(tmp_path))
     with pytest.raises(TaskError, match="which TfidfVectorizer lacks"):

@@ -16,8 +16,10 @@ from clozify.config.teachers import OpenAIEntry
 from clozify.data.in_memory import make_rows
 from clozify.errors import ClozifyError, ModelError, RunError
 from clozify.teachers.base import ScoringContext
-from clozify.teachers.llm_cache import FILE, AnswerCache, Spent
+from clozify.teachers.llm_answers import Answer
+from clozify.teachers.llm_cache import FILE, AnswerCache
 from clozify.teachers.llm_client import ChatClient
+from clozify.teachers.llm_limits import Tally
 from clozify.teachers.openai import OpenAITeacher
 from tests.fake_llm_server import FakeLLM, error, last_text
 
@@ -49,9 +51,9 @@ def server():
 def ask(server, tmp_path):
     """Scores texts with a teacher that has these settings; `ask.log` holds the log's lines."""
 
-    def ask(texts, labeled=None, uncertainty=None, budget=None, **settings):
+    def ask(texts, labeled=None, uncertainty=None, budget=None, tally=None, **settings):
         settings = {"logprobs": False, "retries": 2, "base_url": server.url, **settings}
-        teacher = OpenAITeacher(OpenAIEntry(kind="openai", model="m", **settings), TASK, budget)
+        teacher = OpenAITeacher(OpenAIEntry(kind="openai", model="m", **settings), TASK, budget, tally)
         rows = make_rows({"text": texts}, TASK, "D")
         empty = make_rows({"text": [], "label": []}, TASK, "T") if labeled is None else labeled
         context = ScoringContext(empty, "cpu", tmp_path / "cache", ask.log.append, uncertainty)
@@ -194,7 +196,7 @@ def test_a_server_that_needs_a_key_and_one_that_is_not_there_are_named(ask, serv
 def test_a_row_that_the_server_refuses_gets_no_vote(ask, server):
     server.faults = [error(400, "maximum context length is 10 tokens; you sent max_tokens")]
     same(ask(["good long", "bad b"]), [NONE, BAD])
-    assert "m: refused by the server: no vote on 1 rows" in ask.log
+    assert any("refused by the server: no vote on 1 rows (maximum context length" in line for line in ask.log)
 
 
 def test_a_server_that_refuses_every_row_is_an_error(ask, server):
@@ -202,6 +204,16 @@ def test_a_server_that_refuses_every_row_is_an_error(ask, server):
     with pytest.raises(ModelError, match="refuses every request"):
         ask([f"row {index}" for index in range(50)], concurrency=1)
     assert len(server.requests) == 5
+
+
+def test_a_refusal_for_another_reason_says_nothing_about_log_probabilities(ask, server):
+    server.logprobs = "give"
+    server.top = lambda body: {"2": 0.6, "1": 0.4}
+    server.faults = [error(400, "the model is another one")] * 4
+    with pytest.raises(ModelError, match=r"refuses every request \(the model is another one\)"):
+        ask(["a", "b"], logprobs="auto", concurrency=1)
+    server.faults = []
+    same(ask(["a"], logprobs="auto"), [np.log([0.4, 0.6])])
 
 
 def test_requests_run_at_the_same_time_but_not_more_than_asked_for(ask, server):
@@ -234,18 +246,36 @@ def test_kept_answers_are_not_paid_for_again(ask, server):
 def test_requests_stop_at_the_limit_and_a_higher_one_continues(ask, server):
     texts = [f"good {index}" for index in range(6)]
     for _ in range(2):  # the second time all is kept already
-        same(ask(texts, max_requests=2, concurrency=1), [GOOD, GOOD, NONE, NONE, NONE, NONE])
+        same(ask(texts, max_requests=2), [GOOD, GOOD, NONE, NONE, NONE, NONE])
         assert len(server.requests) == 2
         assert "m: a limit is reached: no vote on 4 rows" in ask.log
     same(ask(texts, max_requests=6), [GOOD] * 6)
     assert len(server.requests) == 6
 
 
+def test_a_limit_gives_the_same_votes_whatever_is_kept(ask, server):
+    texts = [f"good {index}" for index in range(6)]
+    ask(texts[3:])
+    same(ask(texts, max_requests=4), [GOOD, GOOD, GOOD, GOOD, NONE, NONE])
+    assert len(server.requests) == 6  # three of them before
+
+
+def test_a_second_question_is_not_asked_beyond_the_limit(ask, server):
+    server.answer = lambda body: "what?"
+    same(ask(["a", "b"], max_requests=3), [NONE, NONE])
+    assert len(server.requests) == 3
+
+
+def test_all_answers_to_a_row_are_within_the_limit_or_none(ask, server):
+    same(ask(["good a", "good b"], max_requests=5, answers=3), [GOOD, NONE])
+    assert len(server.requests) == 3
+
+
 def test_tokens_are_limited(ask, server):
     teacher = OpenAITeacher(OpenAIEntry(kind="openai", model="m", examples=0), TASK)
     one = teacher.cost(make_rows({"text": ["good 1"]}, TASK, "D"))
     most = 3 * (one.input_tokens + one.output_tokens)  # of an answer's 16 tokens 2 are used, so 3 fit, but not 4
-    scores = ask([f"good {index}" for index in range(9)], max_tokens=most, concurrency=1)
+    scores = ask([f"good {index}" for index in range(9)], max_tokens=most)
     assert len(server.requests) == 3
     assert np.isfinite(scores[:3, 0]).all()
     assert np.isnan(scores[3:]).all()
@@ -253,7 +283,7 @@ def test_tokens_are_limited(ask, server):
 
 @pytest.mark.parametrize("budget", [Budget(requests=3), Budget(tokens=100), Budget(price=100e-6)])
 def test_a_budget_is_shared_by_all_teachers_of_a_run(ask, server, budget):
-    settings = {"input_price": 1.0, "output_price": 1.0, "prompt": "{row}", "concurrency": 1, "budget": budget}
+    settings = {"input_price": 1.0, "output_price": 1.0, "prompt": "{row}", "budget": budget, "tally": Tally()}
     long = "good" + 54 * " "  # 22 + 2 tokens with this prompt, up to 22 + 16 by estimate
     same(ask([long + "a", long + "b"], name="one", **settings), [GOOD, GOOD])
     same(ask([long + "c", long + "d"], name="two", **settings), [GOOD, NONE])
@@ -336,15 +366,11 @@ def test_a_damaged_file_of_answers_is_named(ask, tmp_path):
         ask(["a"])
 
 
-def test_what_was_spent_is_added_up_over_teachers(tmp_path):
-    from clozify.teachers.llm_answers import Answer
-
+def test_answers_are_kept_for_the_next_process(tmp_path):
     cache = AnswerCache(tmp_path)
-    for number, teacher in enumerate(["a", "a", "b"]):
-        cache.add(str(number), Answer(text="1"), teacher, Spent(1, 10, 0.5))
-    assert cache.spent("a") == Spent(2, 20, 1.0)
-    assert cache.spent() == Spent(3, 30, 1.5)
-    assert AnswerCache(tmp_path).get("2") == Answer(text="1")
+    cache.add("a", Answer(text="1"))
+    assert AnswerCache(tmp_path).get("a") == Answer(text="1")
+    assert AnswerCache(tmp_path).get("b") is None
 
 
 def test_the_client_repeats_with_growing_pauses():

@@ -27,7 +27,8 @@ app = typer.Typer(
 
 TaskArgument = Annotated[str, typer.Argument(metavar="TASK", help="A task file (TOML) or the name of a built-in task.")]
 ModelOption = Annotated[
-    str, typer.Option(help="A masked language model: a folder, a hub name, 'builtin', or the smaller 'builtin:mini'.")
+    str,
+    typer.Option(help="A language model: a folder, a hub name, a GGUF file, 'builtin', or the smaller 'builtin:mini'."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 MapOption = Annotated[

@@ -136,13 +136,29 @@ def zero_shot(
         float, typer.Option(help="How many labels a row has on average, where the task has multilabel = true.")
     ] = 1.0,
     budget: BudgetOption = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="NAME=VALUE: a setting of causal models, such as generative.chat=never; repeatable."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict rows without training; if they have labels, print each pattern's accuracy."""
     column_mapping = parse_mapping(mapping)
     loaded_task = clozify.load_task(task, labels_from, column_mapping)
     result = clozify.zero_shot(
-        loaded_task, data, model, output, calibrate, column_mapping, max_length, labels_a_row, budget=budget
+        loaded_task,
+        data,
+        model,
+        output,
+        calibrate,
+        column_mapping,
+        max_length,
+        labels_a_row,
+        (),
+        budget,
+        settings or (),
     )
     if as_json:
         print_json(result.to_json())

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.config.recipe import Generative
 from clozify.config.task import Task
 from clozify.config.teachers import ModelEntry
 from clozify.data.rows import Rows
@@ -25,6 +26,7 @@ class ModelTeacher:
     entry: ModelEntry
     calibrated: bool
     max_length: int = MAX_LENGTH
+    generative: Generative | None = None
     kind: str = "model"
 
     @property
@@ -42,13 +44,16 @@ class ModelTeacher:
 
     def score(self, rows: Rows, context: ScoringContext) -> NDArray[np.float32]:
         """Log-probabilities, (rows, labels)."""
-        scores = score_zero_shot(load_model(self.entry.model, context.device), rows, self.calibrated, self.max_length)
+        model = load_model(self.entry.model, context.device, generative=self.generative)
+        scores = score_zero_shot(model, rows, self.calibrated, self.max_length)
         probabilities = np.concatenate([scores.probabilities(start, stop) for start, stop in scores.chunks()])
         result: NDArray[np.float32] = np.log(np.maximum(probabilities, 1e-12)).astype(np.float32)
         return result
 
 
-def model_teachers(task: Task, calibrated: bool, max_length: int) -> list[ModelTeacher]:
+def model_teachers(
+    task: Task, calibrated: bool, max_length: int, generative: Generative | None = None
+) -> list[ModelTeacher]:
     """A teacher for each further model of the task."""
     entries = [entry for entry in task.teachers if isinstance(entry, ModelEntry)]
-    return [ModelTeacher(entry, calibrated, max_length) for entry in entries]
+    return [ModelTeacher(entry, calibrated, max_length, generative) for entry in entries]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import entropy
 
+from clozify.config.recipe import load_recipe
 from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, write_predictions
@@ -146,6 +147,7 @@ def zero_shot(
     labels_a_row: float = 1.0,
     teachers: Sequence[Any] = (),
     budget: str | None = None,
+    settings: Sequence[str] | Mapping[str, Any] = (),
 ) -> ZeroShotResult:
     """Predict every row with every pair of the task, and its rules and teachers, without any training.
 
@@ -156,6 +158,7 @@ def zero_shot(
     - `calibrate`: divide each label's probability by its mean over the data; by default where there are enough rows.
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `max_length`: the most tokens of a row.
+    - `settings`: of the recipe's section `generative`, such as `{"generative.chat": "never"}`.
     - `labels_a_row`: how many labels a row has on average, where a task allows several: the highest scores of all rows
       are predicted, so many that this holds. Without labelled rows no threshold can be chosen.
     - `teachers`: who votes besides the patterns and the task's own rules and teachers, as for `train`.
@@ -173,9 +176,10 @@ def zero_shot(
         check_output(path, *([data] if isinstance(data, (str, Path)) else []))
     rows = load_rows(data, task, column_mapping)
     unlabeled = int((~rows.is_labeled).sum()) if rows.has_labels else 0  # unknown labels fail before the model
-    model = load_model(model) if isinstance(model, (str, Path)) else model
+    generative = load_recipe("paper", settings).generative
+    model = load_model(model, generative=generative) if isinstance(model, (str, Path)) else model
     calibrated = len(rows) >= min_rows(len(task.labels)) if calibrate is None else calibrate
-    others = [*model_teachers(task, calibrated, max_length), *others]
+    others = [*model_teachers(task, calibrated, max_length, generative), *others]
     start_time = time.monotonic()
     scores = score_zero_shot(model, rows, calibrated, max_length, labels_a_row)
     if others:

@@ -17,7 +17,7 @@ def gguf_source(path: str) -> tuple[str, dict[str, str]]:
     if file.is_dir() and not (file / "config.json").is_file():
         files = sorted(file.glob("*.gguf"))
         if len(files) > 1:
-            names = quoted(found.name for found in files)
+            names = quoted(candidate.name for candidate in files)
             raise ModelError(f"The folder '{path}' has several GGUF files; name one of them: {names}.")
         file = files[0] if files else file
     if not (file.suffix == ".gguf" and file.is_file()):

@@ -28,12 +28,11 @@ def check_method(method: str, model: str | Path) -> None:
 
 def fit_generative(recipe: Recipe, model: str | Path, notes: list[str]) -> Recipe:
     """The recipe without what there is for masked language models alone."""
-    note = (
-        f"'{model}' is a {architecture_of(model)}: there is no auxiliary language modelling, and members are trained "
-        "as by finetune_without_lm."
-    )
-    if recipe.language_modeling and note not in notes:
-        notes.append(note)
+    if recipe.language_modeling:
+        notes.append(
+            f"'{model}' is a {architecture_of(model)}: there is no auxiliary language modelling, and members are "
+            "trained as by finetune_without_lm."
+        )
     return recipe.for_generative()
 
 

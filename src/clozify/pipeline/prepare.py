@@ -67,6 +67,7 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
     recipe = load_recipe(inputs.recipe, inputs.settings)
     check_adapter(recipe.adapter)
     _check_method(inputs, recipe, task)
+    _check_models(task, inputs.method)
     if recipe.backslashes_to_spaces:
         task = task.with_changes(line_breaks=[*task.line_breaks, "\\"])
     warnings: list[str] = []
@@ -80,29 +81,21 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
     if unlabeled is not None and not (inputs.allow_overlap or recipe.overlap):
         unlabeled = _remove_overlap(unlabeled, [rows for rows in (labeled, test, dev) if rows is not None], warnings)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    choice = ""
-    _check_models(task, inputs.method)
-    generative = inputs.method in ENSEMBLE_METHODS and is_generative(inputs.model)
+    conditions = Conditions(
+        device=device,
+        encoder_parameters=count_encoder_parameters(inputs.model) if recipe.adapt else 0,
+        labels=len(task.labels),
+        labeled=len(labeled),
+        unlabeled=0 if unlabeled is None else len(unlabeled),
+        method=inputs.method,
+        multilabel=task.multilabel,
+    )
     student = inputs.student or inputs.model
+    generative = inputs.method in ENSEMBLE_METHODS and is_generative(inputs.model)
     if generative:
         check_method(inputs.method, inputs.model)
-        recipe = fit_generative(recipe, inputs.model, warnings)
         student = inputs.student or default_student(inputs.model, warnings)
-    if recipe.adapt:
-        conditions = Conditions(
-            device=device,
-            encoder_parameters=count_encoder_parameters(inputs.model),
-            labels=len(task.labels),
-            labeled=len(labeled),
-            unlabeled=0 if unlabeled is None else len(unlabeled),
-            method=inputs.method,
-            multilabel=task.multilabel,
-        )
-        recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
-        recipe = fit_generative(recipe, inputs.model, warnings) if generative else recipe
-        if inputs.method not in SEMI_SUPERVISED:
-            pairs = 0 if inputs.method == "supervised" else len(task.pairs)  # cached in the task
-            choice = explain(recipe, conditions, pairs)
+    recipe, choice = _fit_recipe(inputs, recipe, conditions, len(task.pairs), generative, warnings)
     if inputs.method in ENSEMBLE_METHODS and unlabeled is not None:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
     if inputs.method in ENSEMBLE_METHODS and not generative:
@@ -126,6 +119,20 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         warnings=tuple(warnings),
         choice=choice,
     )
+
+
+def _fit_recipe(
+    inputs: TrainInputs, recipe: Recipe, conditions: Conditions, pairs: int, generative: bool, notes: list[str]
+) -> tuple[Recipe, str]:
+    """The recipe with what it leaves to the conditions and the kind of model, and a sentence about what it chose."""
+    adapt = recipe.adapt
+    if adapt:
+        recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
+    if generative:
+        recipe = fit_generative(recipe, inputs.model, notes)
+    if not adapt or inputs.method in SEMI_SUPERVISED:
+        return recipe, ""
+    return recipe, explain(recipe, conditions, 0 if inputs.method == "supervised" else pairs)
 
 
 def _unused(inputs: TrainInputs, task: Task, recipe: Recipe) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clozify.data.decision import Decision
 from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.pipeline.auto import announce
@@ -37,7 +38,7 @@ from clozify.pipeline.run import Run
 from clozify.pipeline.run_files import describe_run, log_file, write_ensemble
 from clozify.pipeline.semi_supervised import train_semi_supervised
 from clozify.pipeline.soft_labels import write_soft_labels
-from clozify.pipeline.teachers import OtherTeachers, pattern_votes, teacher_metrics, write_combined
+from clozify.pipeline.teachers import Combination, OtherTeachers, pattern_votes, teacher_metrics, write_combined
 from clozify.pipeline.token_cache import remove_caches
 from clozify.pipeline.trivial_baselines import trivial_baselines
 from clozify.pipeline.untrained import evaluate_untrained, pair_weights
@@ -46,6 +47,7 @@ from clozify.runs.context import RunContext, no_log
 from clozify.runs.keys import hash_key
 from clozify.runs.metrics import Metrics, UntrainedMetrics
 from clozify.runs.plan import Plan
+from clozify.runs.records import Member
 from clozify.runs.results import (
     ENSEMBLE_METHODS,
     check_replaceable,
@@ -187,13 +189,9 @@ def _train_pet(run: Run) -> dict[str, Any]:
 
     if others or other_models(plan.task):
         patterns = pattern_votes(run, members, weights, untrained.accuracy_on_labeled)
-        patterns += train_other_models(run, keep_weights, decision, others)
-        combination = others.combine(patterns)
-        members, weights = combination.members()
+        combination = others.combine(patterns + train_other_models(run, keep_weights, decision, others))
         results["teachers"] = teacher_metrics(run, combination)
-        combined = write_combined(run, combination)
-        write_ensemble(run, members, weights, decision, combination.records(), combined)
-        members, weights = [combined], [1.0]
+        members, weights = [_write_combination(run, combination, decision)], [1.0]
     else:
         write_ensemble(run, members, weights, decision)
     if plan.test is not None:
@@ -213,6 +211,13 @@ def _train_pet(run: Run) -> dict[str, Any]:
         folder.remove(f"{run.prefix}classifier")
     results["thresholds"] = decision.by_label()
     return results
+
+
+def _write_combination(run: Run, combination: Combination, decision: Decision) -> Member:
+    """Write ensemble.json with the members of all models; returns the combined scores as those of one member."""
+    combined = write_combined(run, combination)
+    write_ensemble(run, *combination.members(), decision, combination.records(), combined)
+    return combined
 
 
 def _expected_jobs(plan: Plan, results: Path) -> int:

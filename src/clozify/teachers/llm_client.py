@@ -59,6 +59,12 @@ class ChatClient:
             max_retries=entry.retries,
         )
 
+    @property
+    def destination(self) -> str:
+        """Where requests go, and with which key, for the log."""
+        key = f"the key in {self.entry.api_key_env}" if self._key else "no key"
+        return f"'{self.entry.model}' at {self.host} with {key}"
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

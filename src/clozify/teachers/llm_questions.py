@@ -58,6 +58,7 @@ class Questions:
 
     def ask_all(self, rows: Rows) -> list[NDArray[np.float64] | None]:
         """Probabilities of the labels for each row, (labels,) each; None where the model abstains."""
+        self._log(f"asks {self._client.destination} about {len(rows):,} rows")
         probabilities: list[NDArray[np.float64] | None] = [None] * len(rows)
         questions, next_question = self._questions(rows), threading.Lock()
         failed = threading.Event()

@@ -34,13 +34,15 @@ def folder(tmp_path, monkeypatch):
 def run(capsys, monkeypatch, builtin):
     """Run a command in this process: (exit status, stdout, stderr); `builtin` is `builtin:mini`, loaded once."""
     from clozify import cli
+    from clozify.config.recipe import Generative
     from clozify.inference import zero_shot
     from clozify.models import cloze
     from clozify.pipeline import find_words
 
     load = cloze.load_model
 
-    def load_once(name="builtin", *args, **settings):
+    def load_once(name="builtin", *args, generative=None, **settings):
+        assert generative in (None, Generative())
         return builtin if name == "builtin" and not args and not settings else load(name, *args, **settings)
 
     for module in (cloze, zero_shot, find_words):

@@ -1,7 +1,4 @@
-"""SmolLM2-135M-Instruct, a real causal model with GGUF weights: zero-shot, fine-tuned whole and by LoRA.
-
-`tests/smollm2.py` fetches it.
-"""
+"""SmolLM2-135M-Instruct, a real causal model with GGUF weights: zero-shot, fine-tuned whole and by LoRA."""
 
 from pathlib import Path
 

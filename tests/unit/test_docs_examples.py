@@ -43,7 +43,7 @@ def test_examples_without_training_run(builtin, monkeypatch, capsys):
         return read_rows(*args).select(range(5))
 
     monkeypatch.setattr("clozify.data.in_memory.read_rows", read_first_rows)
-    monkeypatch.setattr(zero_shot, "load_model", lambda name: builtin)
+    monkeypatch.setattr(zero_shot, "load_model", lambda name, **settings: builtin)
     examples = [block for block in blocks("docs/python.md") if "zero_shot" in block or "ClozifyError" in block]
     assert len(examples) == 3
     names: dict[str, object] = {}

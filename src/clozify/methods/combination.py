@@ -9,8 +9,8 @@ teacher with the paper's scores s_M, and every teacher's scores become log-proba
    which is 0 for a teacher that guesses, and M_tu = (|L| A_tu - 1) / (|L| - 1) that is M_tu = b_t b_u, which is fitted
    by least squares over all pairs of teachers.
 2. Teachers that repeat each other agree more: r_tu = (M_tu - b_t b_u) / (1 - b_t b_u), at least 0; copies have 1. In
-   the fit of b a pair of teachers counts 1 - r_tu times. Patterns of a model share errors: M of two of
-   them counts as 0.75 M.
+   the fit of b a pair of teachers counts 1 - r_tu times, and copies judge others as one. Patterns of a model share
+   errors: for two of them M = b_t b_u / 0.4.
 3. On T, c_t of n_t votes are right: a_t becomes (c_t + m a_t) / (n_t + m), with m = 10.
 4. A temperature tau_t for which the mean probability of the labels that it votes for is a_t. A teacher that guesses has
    a_t = 1 / |L|, so all its probabilities are alike.
@@ -33,13 +33,13 @@ from scipy.special import log_softmax, softmax
 from clozify.data.rows import CHUNK_ROWS
 from clozify.methods.ensemble import Ensemble
 
-PRIOR_ACCURACY = 0.7  # of a teacher about which nothing is known
-PRIOR_ROWS = 5  # the votes that the prior counts as
+PRIOR_ACCURACY = 0.8  # of a teacher about which nothing is known
+PRIOR_ROWS = 50  # the votes that the prior counts as
 SMOOTHING = 10  # m: the votes on T that the estimate from agreement counts as
 HIGHEST_ACCURACY = 0.97  # no teacher is believed more than that
 RANGE = float(np.log(1e4))  # a label is at most that much less likely than the best one, before scaling
 TEMPERATURES = (1e-2, 1e3)
-INFORMATIVE = 0.75  # of the agreement of two patterns of a model; the rest are errors that they share
+INFORMATIVE = 0.4  # of the agreement of two patterns of a model; 0.34 and 0.49 were seen before training
 FEWEST_COMMON_ROWS = 10  # on which two teachers vote, to compare them
 ITERATIONS = 100
 FITTED_ROWS = 5_000  # unlabelled rows, evenly spaced, that weights are fitted on
@@ -135,18 +135,20 @@ def fit_accuracies(
     """
     prior = np.array([(t.correct + PRIOR_ROWS * PRIOR_ACCURACY) / (t.votes + PRIOR_ROWS) for t in on_labeled])
     agreeing, counts = agreement(votes, labels)
+    factors = np.ones_like(agreeing)
     if teacher_of is not None:
-        same_model = teacher_of[:, None] == teacher_of[None, :]
-        agreeing = np.where(same_model, INFORMATIVE * agreeing, agreeing)
+        factors[teacher_of[:, None] == teacher_of[None, :]] = 1 / INFORMATIVE
     start = _skill(prior, labels)
     skills = start.copy()  # b
     for _ in range(ITERATIONS):
-        repeats = redundancy(agreeing, counts, _accuracy(skills, labels), labels)
-        pair_weights = counts * (1 - repeats)
+        repeats = redundancy(agreeing, counts, skills, labels, factors)
+        copies = 1 + _copies(repeats, votes, counts).sum(axis=1)
+        pair_weights = counts * (1 - repeats) / copies[None, :]  # copies of a voter judge the others as one
         before = skills.copy()
         for voter in range(len(skills)):
-            numerator = pair_weights[voter] @ (agreeing[voter] * skills) + PRIOR_ROWS * start[voter]
-            skills[voter] = np.clip(numerator / (pair_weights[voter] @ skills**2 + PRIOR_ROWS), 0.0, 1.0)
+            expected = factors[voter] * skills  # M = b x expected
+            numerator = pair_weights[voter] @ (agreeing[voter] * expected) + PRIOR_ROWS * start[voter]
+            skills[voter] = np.clip(numerator / (pair_weights[voter] @ expected**2 + PRIOR_ROWS), 0.0, 1.0)
         if np.abs(skills - before).max() < 1e-5:
             break
     fitted = _accuracy(skills, labels)
@@ -183,11 +185,14 @@ def agreement(votes: NDArray[np.int64], labels: int) -> tuple[NDArray[np.float64
 
 
 def redundancy(
-    agreeing: NDArray[np.float64], counts: NDArray[np.float64], accuracies: NDArray[np.float64], labels: int
+    agreeing: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    skills: NDArray[np.float64],
+    labels: int,
+    factors: NDArray[np.float64] | float = 1.0,
 ) -> NDArray[np.float64]:
-    """r: how far two voters agree beyond what their accuracies explain, 0 to 1: (voters, voters)."""
-    skills = _skill(accuracies, labels)
-    explained = np.minimum(np.outer(skills, skills), 0.99)
+    """r: how far two voters agree beyond what b and `factors` explain, 0 to 1: (voters, voters)."""
+    explained = np.minimum(factors * np.outer(skills, skills), 0.99)
     fractions = (agreeing * (labels - 1) + 1) / labels
     smoothed = (fractions * counts + 1) / (counts + 2)
     error = labels / (labels - 1) * np.sqrt(smoothed * (1 - smoothed) / np.maximum(counts, 1))  # one standard error
@@ -195,14 +200,19 @@ def redundancy(
     return np.where(counts > 0, repeats, 0.0)
 
 
+def _copies(repeats: NDArray[np.float64], votes: NDArray[np.int64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far two voters are copies of each other: near 1 only if they vote alike on the same rows, else near 0."""
+    voted = (votes >= 0).sum(axis=1)
+    return np.asarray(repeats**4 * counts / np.maximum(1, voted[:, None] + voted - counts))
+
+
 def fit_shares(votes: NDArray[np.int64], accuracies: NDArray[np.float64], labels: int) -> NDArray[np.float64]:
     """rho: 1, less for a teacher that repeats others; copies together have 1: (teachers,)."""
     agreeing, counts = agreement(votes, labels)
-    repeats = redundancy(agreeing, counts, accuracies, labels)
-    votes_of_either = (voted := (votes >= 0).sum(axis=1))[:, None] + voted - counts
-    copies = repeats**4 * counts / np.maximum(1, votes_of_either)  # near 1 for copies alone
+    repeats = redundancy(agreeing, counts, _skill(accuracies, labels), labels)
+    copies = _copies(repeats, votes, counts)
     copy_counts = 1 + copies.sum(axis=1)
-    common = counts / np.maximum(1, voted)[:, None]  # of a teacher's votes, with each other one's
+    common = counts / np.maximum(1, (votes >= 0).sum(axis=1))[:, None]  # of a teacher's votes, with each other one's
     repeated = common * repeats * (1 - copies) / copy_counts[None, :]
     return np.asarray(1 / (copy_counts * (1 + repeated.sum(axis=1))))
 

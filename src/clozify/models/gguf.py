@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from typing import Any
 
 from clozify.errors import ModelError, quoted
 
@@ -28,3 +32,17 @@ def gguf_source(path: str) -> tuple[str, dict[str, str]]:
             "pip install 'clozify[gguf]'"
         )
     return str(file.parent), {"gguf_file": file.name}
+
+
+@contextmanager
+def expanding_gguf() -> Iterator[None]:
+    """Transformers shows no progress bar of its own while it expands weights within the block."""
+    with redirect_stderr(io.StringIO()):
+        yield
+
+
+def forget_gguf(model: Any) -> None:
+    """Make a model whose weights were expanded an ordinary one, which Transformers would refuse to save otherwise."""
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None:
+        quantizer.remove_quantization_config(model)

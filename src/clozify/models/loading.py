@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -18,7 +18,7 @@ import torch
 
 from clozify.errors import ModelError
 from clozify.models.builtin import builtin_folder, is_builtin
-from clozify.models.gguf import gguf_source
+from clozify.models.gguf import expanding_gguf, forget_gguf, gguf_source
 from clozify.models.int8 import INT8_FILE, has_int8_weights, read_int8
 from clozify.utils import libraries
 
@@ -194,9 +194,12 @@ def _load_weights(path: str, architecture: Architecture, config: Any, options: d
     if has_int8_weights(Path(path)):  # the classes named Auto take no state_dict
         model_class, source = model_class._model_mapping[type(config)], None
         options = {"state_dict": read_int8(Path(path) / INT8_FILE)}
-    model, info = model_class.from_pretrained(
-        source, config=config, dtype=torch.float32, weights_only=True, output_loading_info=True, **options
-    )
+    with expanding_gguf() if "gguf_file" in options else nullcontext():
+        model, info = model_class.from_pretrained(
+            source, config=config, dtype=torch.float32, weights_only=True, output_loading_info=True, **options
+        )
+    if "gguf_file" in options:
+        forget_gguf(model)
     model.config.name_or_path = path
     missing = sorted(info["missing_keys"])
     if not missing or architecture in ("new classifier", "translation model"):

@@ -229,7 +229,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             params["unlabeled"] = None
         if not isinstance(self.random_state, (int, np.integer)):
             params["random_state"] = None
-        params["teachers"] = ()  # objects of Python are not stored; what they taught is in the model
+        del params["teachers"]  # objects of Python are not stored; what they taught is in the model
         content = {
             "clozify": __version__,
             "params": params,

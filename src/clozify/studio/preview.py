@@ -124,7 +124,8 @@ class Previewer:
                 stacked = calibrate(stacked, mean_probabilities(stacked))
             preview.probabilities = to_probabilities(stacked)
             preview.ensemble = to_probabilities(stacked.mean(axis=0))
-            self._add_rules(preview, draft.to_task(words=words), rows, stacked)
+            task = draft.to_task([draft.patterns[preview.patterns[0]]], words)
+            self._add_rules(preview, task, rows, stacked)
         return preview
 
     def _add_rules(self, preview: Preview, task: Task, rows: Rows, scores: NDArray[np.float64]) -> None:

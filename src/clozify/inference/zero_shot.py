@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,6 @@ from clozify.methods.score import MAX_LENGTH
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.metrics import accuracy
 from clozify.models.language_model import LanguageModel, load_model
-from clozify.runs.context import no_log
 from clozify.runs.plan import empty_rows
 from clozify.teachers.base import ScoringContext, Teacher, by_row_limit, row_limit
 from clozify.teachers.build import build_teachers
@@ -180,15 +179,15 @@ def zero_shot(
     model = load_model(model, generative=generative) if isinstance(model, (str, Path)) else model
     calibrated = len(rows) >= min_rows(len(task.labels)) if calibrate is None else calibrate
     others = [*model_teachers(task, calibrated, max_length, generative), *others]
-    start_time = time.monotonic()
+    start_time, remarks = time.monotonic(), list[str]()
     scores = score_zero_shot(model, rows, calibrated, max_length, labels_a_row)
     if others:
-        scores = _with_teachers(scores, others, model.device.type)
+        scores = _with_teachers(scores, others, model.device.type, remarks.append)
     seconds = time.monotonic() - start_time
     if path is not None:
         chunks = ((start, scores.probabilities(start, stop)) for start, stop in scores.chunks())
         write_predictions(path, rows, chunks, decision=scores.decision)
-    warnings = list(scores.warnings)
+    warnings = scores.warnings + remarks
     if unlabeled:
         warnings.append(f"{unlabeled:,} of {len(rows):,} rows have no label and do not count in the accuracy.")
     if calibrated and rows.has_labels and not task.multilabel:
@@ -211,14 +210,16 @@ def zero_shot(
     )
 
 
-def _with_teachers(scores: ZeroShotScores, teachers: Sequence[Teacher], device: str) -> ZeroShotScores:
+def _with_teachers(
+    scores: ZeroShotScores, teachers: Sequence[Teacher], device: str, log: Callable[[str], None]
+) -> ZeroShotScores:
     """The scores with the votes of other teachers; nothing is known of the rows' labels.
 
     `teachers` are in the order of `by_row_limit`: who cannot score all rows is asked about those that the others are
     least sure of.
     """
     rows = scores.rows
-    context = ScoringContext(empty_rows(rows.task), device, user_cache() / "answers", no_log)
+    context = ScoringContext(empty_rows(rows.task), device, user_cache() / "answers", log)
     for teacher in teachers:
         uncertainty = None
         if row_limit(teacher) is not None:

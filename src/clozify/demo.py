@@ -82,9 +82,10 @@ def demo(
 
 
 def _copy_members(source: Path, target: Path) -> None:
-    """Start a run with the members of another one: PET's members are iPET's generation 0."""
+    """Start a run with the results of another one: PET's members, and its scores before training, are iPET's, too."""
     if not target.exists():
         with atomic_folder(target) as tmp_path:
-            shutil.copytree(source / "members", tmp_path / "members")
+            for kind in ("members", "untrained"):
+                shutil.copytree(source / kind, tmp_path / kind)
             inputs = read_json(source / "run.json") | {"method": "ipet"}
             (tmp_path / "run.json").write_text(json.dumps(inputs, indent=2), encoding="utf-8")

@@ -111,8 +111,10 @@ def test_an_ensemble_says_which_teachers_voted_in_training_only(start_run, files
     def never(row):
         return None
 
-    start_run(unlabeled=None, teachers=[never])
-    assert any("'never' voted in training only" in note for note in FinishedRun(files / "run").notes)
+    start_run(unlabeled=None, teachers=[never, Constant(0)])
+    finished = FinishedRun(files / "run")
+    assert any("'never' and 'constant' voted in training only" in note for note in finished.notes)
+    assert len(finished.predict(["a text"])) == 1
 
 
 def test_zero_shot_joins_rules_with_the_patterns(files, with_rule, tiny_folder):

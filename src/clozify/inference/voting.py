@@ -17,11 +17,10 @@ from clozify.methods.combination import TeacherWeight, combine_votes
 from clozify.runs.context import no_log
 from clozify.runs.plan import empty_rows
 from clozify.runs.records import EnsembleTeacher
-from clozify.teachers.base import ScoringContext, Teacher, abstentions
+from clozify.teachers.base import PATTERNS, ScoringContext, Teacher, abstentions
 from clozify.teachers.build import build_teachers
 
-PATTERNS = "patterns"
-IN_TRAINING_ONLY = ("openai", "function", "estimator")  # they cost money, or are not part of the run
+PAID = "openai"  # the kind of teachers that are asked in training only
 
 
 class VotingTeachers:
@@ -32,12 +31,16 @@ class VotingTeachers:
 
     @cached_property
     def _by_name(self) -> dict[str, Teacher]:
+        """The teachers of the task file; objects of Python are not part of a run."""
         return {teacher.name: teacher for teacher in build_teachers(self.task)}
+
+    def _votes_here(self, record: EnsembleTeacher) -> bool:
+        return record.kind == PATTERNS or (record.kind != PAID and record.name in self._by_name)
 
     @property
     def warnings(self) -> list[str]:
         """A sentence about teachers that do not vote here."""
-        absent = [record.name for record in self.records if record.kind in IN_TRAINING_ONLY]
+        absent = [record.name for record in self.records if not self._votes_here(record)]
         if not absent:
             return []
         return [
@@ -53,7 +56,7 @@ class VotingTeachers:
             for record in self.records:
                 if record.kind == PATTERNS:
                     scores.append(remaining.pop(0))
-                elif record.kind in IN_TRAINING_ONLY:
+                elif not self._votes_here(record):
                     scores.append(abstentions(len(rows), len(self.task.labels)))
                 else:
                     scores.append(self._by_name[record.name].score(rows, context))

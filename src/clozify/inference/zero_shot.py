@@ -27,7 +27,7 @@ from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.metrics import accuracy
 from clozify.models.language_model import LanguageModel, load_model
 from clozify.runs.plan import empty_rows
-from clozify.teachers.base import ScoringContext, Teacher, by_row_limit, row_limit
+from clozify.teachers.base import PATTERNS, ScoringContext, Teacher, by_row_limit, row_limit
 from clozify.teachers.build import build_teachers
 from clozify.utils.user_cache import user_cache
 
@@ -238,7 +238,7 @@ def _teacher_votes(teachers: Sequence[Teacher], scores: ZeroShotScores) -> list[
     if scores.rows.has_labels and labeled.any():
         truth = scores.rows.labels
     lines = []
-    for name, of_teacher, weight in zip(["patterns", *(t.name for t in teachers)], votes, scores.weights, strict=True):
+    for name, of_teacher, weight in zip([PATTERNS, *(t.name for t in teachers)], votes, scores.weights, strict=True):
         voted = labeled & (of_teacher >= 0)
         right = None if truth is None or not voted.any() else accuracy(truth[voted], of_teacher[voted])
         lines.append(TeacherVotes(name, weight.weight, weight.accuracy, weight.coverage, right))

@@ -21,7 +21,7 @@ teacher with the paper's scores s_M, and every teacher's scores become log-proba
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_softmax, softmax
 
-from clozify.data.rows import CHUNK_ROWS
-from clozify.methods.ensemble import Ensemble
+from clozify.methods.ensemble import Ensemble, LazyScores
 
 PRIOR_ACCURACY = 0.8  # of a teacher about which nothing is known
 PRIOR_ROWS = 50  # the votes that the prior counts as
@@ -235,25 +234,17 @@ def fit_temperature(scores: NDArray[np.floating[Any]], accuracy: float) -> float
     return float(np.exp(brentq(surplus, low, high, xtol=1e-4)))
 
 
-class CombinedScores:
-    """s of any rows, computed when it is indexed, like `Ensemble`; the teachers' scores may be arrays on disk."""
+class CombinedScores(LazyScores):
+    """s of any rows; the scores of a model's patterns may be an `Ensemble`."""
 
     def __init__(
         self, scores: Sequence[NDArray[np.floating[Any]] | Ensemble], weights: Sequence[TeacherWeight]
     ) -> None:
         self.scores, self.weights = scores, weights
 
-    def __len__(self) -> int:
-        return len(self.scores[0])
-
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float64]:
         """s(l | x) of these rows: (rows, labels)."""
         return combine_votes([of_teacher[rows] for of_teacher in self.scores], self.weights)
-
-    def chunks(self, size: int = CHUNK_ROWS) -> Iterator[tuple[int, NDArray[np.float64]]]:
-        """Yield `(start, scores)` of consecutive chunks of rows."""
-        for start in range(0, len(self), size):
-            yield start, self[start : start + size]
 
 
 def combine_votes(scores: Sequence[NDArray[np.floating[Any]]], weights: Sequence[TeacherWeight]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ A member is one fine-tuned model: a pair and a seed. w(p) is the accuracy of its
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,20 +32,30 @@ def combine_scores(scores: Sequence[NDArray[np.floating[Any]]], weights: Sequenc
     return total
 
 
-class Ensemble:
-    """s_M of any rows, computed when it is indexed; the members' scores may be arrays on disk."""
+class LazyScores(ABC):
+    """Scores of many rows, (rows, labels), computed when they are indexed from arrays that may be on disk."""
 
-    def __init__(self, scores: Sequence[NDArray[np.floating[Any]]], weights: Sequence[float]) -> None:
-        self.scores, self.weights = scores, weights
+    scores: Sequence[Any]  # of each member or teacher, (rows, labels)
 
     def __len__(self) -> int:
         return len(self.scores[0])
 
+    @abstractmethod
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float64]:
-        """s_M of these rows: (rows, labels)."""
-        return combine_scores([member_scores[rows] for member_scores in self.scores], self.weights)
+        """The combined scores of these rows: (rows, labels)."""
 
     def chunks(self, size: int = CHUNK_ROWS) -> Iterator[tuple[int, NDArray[np.float64]]]:
         """Yield `(start, scores)` of consecutive chunks of rows."""
         for start in range(0, len(self), size):
             yield start, self[start : start + size]
+
+
+class Ensemble(LazyScores):
+    """s_M of any rows."""
+
+    def __init__(self, scores: Sequence[NDArray[np.floating[Any]]], weights: Sequence[float]) -> None:
+        self.scores, self.weights = scores, weights
+
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float64]:
+        """s_M of these rows: (rows, labels)."""
+        return combine_scores([member_scores[rows] for member_scores in self.scores], self.weights)

@@ -18,8 +18,7 @@ from scipy.special import softmax
 
 from clozify.config.recipe import IPet
 from clozify.data.rows import chunk_rows
-from clozify.methods.combination import CombinedScores
-from clozify.methods.ensemble import Ensemble
+from clozify.methods.ensemble import Ensemble, LazyScores
 
 CHUNK_SIZE = 131_072  # rows per chunk; with more unlabelled rows than this, another value changes the random draw
 
@@ -154,7 +153,7 @@ class TopRows:
         return self._rows
 
 
-def _score_bounds(scores: NDArray[np.float64] | Ensemble | CombinedScores, labels: int) -> list[tuple[float, float]]:
+def _score_bounds(scores: NDArray[np.float64] | LazyScores, labels: int) -> list[tuple[float, float]]:
     """For each label the lowest and the highest score of the rows whose best label it is."""
     lowest, highest = np.full(labels, np.inf), np.full(labels, -np.inf)
     size = chunk_rows(labels, CHUNK_SIZE)
@@ -166,7 +165,7 @@ def _score_bounds(scores: NDArray[np.float64] | Ensemble | CombinedScores, label
 
 
 def select_rows(
-    scores: NDArray[np.float64] | Ensemble | CombinedScores,
+    scores: NDArray[np.float64] | LazyScores,
     counts: NDArray[np.int64],
     rng: np.random.Generator,
     weighting: str = "probability",
@@ -203,7 +202,7 @@ def select_rows(
 
 
 def _collect_candidates(
-    scores: NDArray[np.float64] | Ensemble | CombinedScores,
+    scores: NDArray[np.float64] | LazyScores,
     counts: NDArray[np.int64],
     rng: np.random.Generator,
     weighting: str,
@@ -246,7 +245,7 @@ def select_training_rows(
     teachers: NDArray[np.int64],
     rng: np.random.Generator,
     zero_shot: bool,
-    combine: Callable[[Ensemble], CombinedScores] | None = None,
+    combine: Callable[[Ensemble], LazyScores] | None = None,
 ) -> Selection:
     """T_i^j without T: the rows that a model's teachers N label for it, by s_N of the generation before.
 

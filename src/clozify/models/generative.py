@@ -68,7 +68,6 @@ class GenerativeModel(ABC):
         name: str = "model",
         options: GpuOptions = DEFAULT_OPTIONS,
         settings: Generative | None = None,
-        mask_id: int | None = None,
     ) -> None:
         libraries.stable_kernels()
         self.model = model
@@ -76,10 +75,14 @@ class GenerativeModel(ABC):
         self.name = name
         self.options = options
         self.settings = settings or Generative()
-        self.tokenizer = PromptTokenizer(tokenizer, mask_id)
+        self.tokenizer = PromptTokenizer(tokenizer, self._mask_id(tokenizer))
         self.max_length = max_positions(model, tokenizer) - WORD_TOKENS  # tokens of a prompt, special ones included
         self._accepted = set(inspect.signature(model.forward).parameters)
         self._priors: WeakKeyDictionary[LabelSequences, Tensor] | None = None  # while rows are only scored
+
+    def _mask_id(self, tokenizer: Any) -> int | None:  # noqa: ARG002
+        """The id of the token that stands at the mask; None where the prompt ends there."""
+        return None
 
     @cached_property
     def chat_frame(self) -> ChatFrame | None:
@@ -270,21 +273,14 @@ class CausalModel(GenerativeModel):
 class EncoderDecoderModel(GenerativeModel):
     """A model like T5 (`AutoModelForSeq2SeqLM`): a sentinel stands at the mask, and the decoder writes its word."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        name: str = "model",
-        options: GpuOptions = DEFAULT_OPTIONS,
-        settings: Generative | None = None,
-    ) -> None:
-        sentinel = tokenizer.convert_tokens_to_ids(SENTINEL)
+    def _mask_id(self, tokenizer: Any) -> int | None:
+        sentinel: int | None = tokenizer.convert_tokens_to_ids(SENTINEL)
         if sentinel is None or sentinel == tokenizer.unk_token_id:
             raise ModelError(
-                f"The model '{name}' is an encoder-decoder model without the sentinel {SENTINEL}, which stands "
+                f"The model '{self.name}' is an encoder-decoder model without the sentinel {SENTINEL}, which stands "
                 "for the mask; use one like T5."
             )
-        super().__init__(model, tokenizer, name, options, settings, int(sentinel))
+        return sentinel
 
     def compile_prompt(self, pattern: Pattern, wording: Wording) -> Template:
         """The template of a pattern, with the sentinel at the mask."""

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from clozify.data.decision import Decision
 from clozify.data.rows import chunk_rows
 from clozify.errors import RecipeError, quoted
-from clozify.methods.combination import CombinedScores
-from clozify.methods.ensemble import Ensemble
+from clozify.methods.ensemble import Ensemble, LazyScores
 from clozify.methods.ipet import (
     CHUNK_SIZE,
     Selection,
@@ -178,13 +177,13 @@ def _select_rows(
 
 def _combine_with(
     others: OtherTeachers | None, run: Run, members: Sequence[Member], pair_weights: Sequence[float]
-) -> Callable[[Ensemble], CombinedScores] | None:
+) -> Callable[[Ensemble], LazyScores] | None:
     """A function that joins some members' scores with the votes of other teachers; None where there are none."""
     if not others:
         return None
     plan, weights = run.plan, [pair_weights[member.pair] for member in members]
     before_training = pair_weights if len(plan.labeled) and plan.recipe.weighting != "uniform" else None
-    return others.combine(pattern_votes(run, members, weights, before_training)).with_patterns
+    return others.combine([pattern_votes(run, members, weights, before_training)]).with_patterns
 
 
 def _warn_of_topped_up(run: Run, index: int, selections: Sequence[Selection]) -> None:

@@ -43,5 +43,5 @@ def _train_model(
         members = train_members(of_model, first_generation(of_model.plan, weights_of_pairs, keep_weights))
     weights = [weights_of_pairs[member.pair] for member in members]
     named = [replace(member, teacher=entry.title) for member in members]
-    (votes,) = pattern_votes(of_model, named, weights, untrained.accuracy_on_labeled)
+    votes = pattern_votes(of_model, named, weights, untrained.accuracy_on_labeled)
     return replace(votes, name=entry.title)

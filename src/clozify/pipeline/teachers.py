@@ -36,11 +36,18 @@ from clozify.runs.keys import data_inputs, hash_key, job_key
 from clozify.runs.metrics import TeacherMetrics
 from clozify.runs.records import LABELED_SCORES, TEST_SCORES, UNLABELED_SCORES, EnsembleTeacher, Member
 from clozify.runs.results import jobs_folder
-from clozify.teachers.base import ScoringContext, Teacher, by_row_limit, learns_from_labeled, row_limit
+from clozify.teachers.base import (
+    PATTERNS,
+    ScoringContext,
+    Teacher,
+    abstentions,
+    by_row_limit,
+    learns_from_labeled,
+    row_limit,
+)
 from clozify.utils.checked_files import open_npy
 from clozify.utils.npy import create_npy
 
-PATTERNS = "patterns"
 ANSWERS = "answers"  # the folder of answers that were paid for, in the run's folder
 CROSS_FITTING_FOLDS = 5
 VOTES_BEFORE_TRAINING = 5  # a fine-tuned pattern's accuracy before training counts as so many votes at most
@@ -123,14 +130,14 @@ class Combination:
 
 def pattern_votes(
     run: Run, members: Sequence[Member], weights: Sequence[float], before_training: Sequence[float] | None
-) -> list[PatternVotes]:
+) -> PatternVotes:
     """The members as one teacher; `before_training` is the accuracy of each pair on T."""
     rows = len(run.plan.labeled)
     on_labeled = [
         OnLabeled() if before_training is None else OnLabeled(rows, rows * before_training[member.pair])
         for member in members
     ]
-    return [PatternVotes(PATTERNS, members, weights, [on.at_most(VOTES_BEFORE_TRAINING) for on in on_labeled])]
+    return PatternVotes(PATTERNS, members, weights, [on.at_most(VOTES_BEFORE_TRAINING) for on in on_labeled])
 
 
 class OtherTeachers:
@@ -158,7 +165,7 @@ class OtherTeachers:
         for teacher in by_row_limit(run.teachers):
             uncertainty = None
             if row_limit(teacher) is not None and run.plan.unlabeled is not None:
-                uncertainty = _uncertainty(_weigh(run, patterns, scored))
+                uncertainty = _uncertainty(_weigh(run, patterns, scored), len(run.plan.task.labels))
             scored.append(_score(run, teacher, uncertainty))
         return scored
 
@@ -189,11 +196,10 @@ def _votes(run: Run, patterns: Sequence[PatternVotes], scored: Sequence[ScoredTe
     ]
 
 
-def _uncertainty(combination: Combination) -> NDArray[np.float64]:
+def _uncertainty(combination: Combination, labels: int) -> NDArray[np.float64]:
     """The entropy of the combined probabilities of each unlabelled row."""
-    scores = combination.scores(UNLABELED_SCORES)
-    size = chunk_rows(combination.scores(UNLABELED_SCORES)[:1].shape[1])
-    return np.concatenate([entropy(softmax(chunk, axis=-1), axis=-1) for _, chunk in scores.chunks(size)])
+    chunks = combination.scores(UNLABELED_SCORES).chunks(chunk_rows(labels))
+    return np.concatenate([entropy(softmax(chunk, axis=-1), axis=-1) for _, chunk in chunks])
 
 
 def _score(run: Run, teacher: Teacher, uncertainty: NDArray[np.float64] | None) -> ScoredTeacher:
@@ -216,7 +222,7 @@ def _score(run: Run, teacher: Teacher, uncertainty: NDArray[np.float64] | None) 
             if row_limit(teacher) is None:
                 scores = teacher.score(plan.test, _context(run, plan.labeled))
             else:  # who limits the rows does not pay for test rows
-                scores = np.full((len(plan.test), len(plan.task.labels)), np.nan, dtype=np.float32)
+                scores = abstentions(len(plan.test), len(plan.task.labels))
             np.save(tmp_path / TEST_SCORES, scores)
         (tmp_path / "teacher.json").write_text(json.dumps(teacher.key(), indent=2), encoding="utf-8")
     votes = hard_votes(scored.scores(UNLABELED_SCORES)) if plan.unlabeled is not None else np.empty(0)
@@ -271,6 +277,7 @@ def teacher_metrics(run: Run, combination: Combination) -> list[TeacherMetrics]:
         scored.on_labeled(plan.labeled) for scored in combination.teachers
     ]
     conflicts = _conflicts(combination) if plan.unlabeled is not None else [None] * len(on_labeled)
+    on_test = _on_test(run, combination) if plan.test is not None else [{} for _ in on_labeled]
     metrics = []
     for index, (name, kind, weight) in enumerate(
         zip(combination.names, combination.kinds, combination.weights, strict=True)
@@ -286,7 +293,7 @@ def teacher_metrics(run: Run, combination: Combination) -> list[TeacherMetrics]:
                 votes_on_labeled=None if kind == PATTERNS else int(on.votes),
                 correct_on_labeled=None if kind == PATTERNS else int(on.correct),
                 conflicts=conflicts[index],
-                **_on_test(run, combination, index),
+                **on_test[index],
             )
         )
     return metrics
@@ -304,22 +311,21 @@ def _conflicts(combination: Combination) -> list[float | None]:
     return [None if not total else float(count / total) for total, count in zip(totals, different, strict=True)]
 
 
-def _on_test(run: Run, combination: Combination, index: int) -> dict[str, float | None]:
-    """A teacher's accuracy on the test rows where it votes, and what the combination loses without it."""
-    plan = run.plan
-    if plan.test is None:
-        return {}
+def _on_test(run: Run, combination: Combination) -> list[dict[str, float | None]]:
+    """Each teacher's accuracy on the test rows where it votes, and what the combination loses without it."""
+    assert run.plan.test is not None
+    truth = run.plan.test.labels
     scores = [np.asarray(of[:]) for of in combination.scores(TEST_SCORES).scores]
-    votes = hard_votes(scores[index])
-    voted = votes >= 0
-    result: dict[str, float | None] = {"accuracy": None, "gain": None}
-    if voted.any():
-        result["accuracy"] = accuracy(plan.test.labels[voted], votes[voted])
-    if len(scores) > 1:
-        others = [other for other in range(len(scores)) if other != index]
-        of_votes = _votes(run, combination.patterns, combination.teachers)
-        weights = fit_weights([of_votes[other] for other in others])
-        without = combine_votes([scores[other] for other in others], weights).argmax(axis=-1)
-        whole = combine_votes(scores, combination.weights).argmax(axis=-1)
-        result["gain"] = accuracy(plan.test.labels, whole) - accuracy(plan.test.labels, without)
-    return result
+    votes = _votes(run, combination.patterns, combination.teachers)
+    whole = accuracy(truth, combine_votes(scores, combination.weights).argmax(axis=-1))
+    results = list[dict[str, float | None]]()
+    for index, of_teacher in enumerate(map(hard_votes, scores)):
+        voted, gain = of_teacher >= 0, None
+        if len(scores) > 1:
+            others = [other for other in range(len(scores)) if other != index]
+            weights = fit_weights([votes[other] for other in others])
+            without = combine_votes([scores[other] for other in others], weights).argmax(axis=-1)
+            gain = whole - accuracy(truth, without)
+        right = accuracy(truth[voted], of_teacher[voted]) if voted.any() else None
+        results.append({"accuracy": right, "gain": gain})
+    return results

@@ -188,7 +188,7 @@ def _train_pet(run: Run) -> dict[str, Any]:
         results["members"] = evaluate_members(plan, members, decision)
 
     if others or other_models(plan.task):
-        patterns = pattern_votes(run, members, weights, untrained.accuracy_on_labeled)
+        patterns = [pattern_votes(run, members, weights, untrained.accuracy_on_labeled)]
         combination = others.combine(patterns + train_other_models(run, keep_weights, decision, others))
         results["teachers"] = teacher_metrics(run, combination)
         members, weights = [_write_combination(run, combination, decision)], [1.0]

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from clozify.data.rows import Rows
 
 
+PATTERNS = "patterns"  # the kind, and the run's own model's name, of all patterns together
+
+
 @dataclass(frozen=True)
 class Cost:
     """What scoring some rows costs, before it is done; what is not known or needed is None or 0."""

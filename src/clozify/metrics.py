@@ -109,7 +109,7 @@ def average_precision(truth: NDArray[np.integer], scores: NDArray[np.floating]) 
     return float(average_precision_score(truth, scores, average="micro")) if truth.any() else 0.0
 
 
-def wilson_interval(accuracy: float, rows: int) -> tuple[float, float]:
+def wilson_interval(accuracy: float, rows: float) -> tuple[float, float]:
     """The 95% confidence interval of an accuracy that was measured on `rows` rows, by Wilson's formula.
 
     (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n). It stays within 0 and 1 and holds for few rows, too.
@@ -193,19 +193,16 @@ def group_metrics(truth: NDArray[np.integer], predicted: NDArray[np.integer], gr
     )
 
 
-def calibration_error(truth: NDArray[np.integer], probabilities: NDArray[np.floating], bins: int = 10) -> float:
-    """The expected calibration error: the mean over rows of |accuracy - confidence| of the row's bin of confidence.
+def calibration_error(truth: NDArray[np.integer], probabilities: NDArray[np.floating], bins: int = 15) -> float:
+    """The expected calibration error: the mean of |accuracy - confidence| over bins of equally many rows.
 
-    With several labels a row, every probability of a label is compared with how often the label is there.
+    Rows are sorted by confidence into the bins. With several labels a row, every probability of a label is compared
+    with how often the label is there.
     """
     if truth.ndim == 2:
         confidence, correct = probabilities.ravel(), truth.ravel() == 1
     else:
         confidence, correct = probabilities.max(axis=-1), probabilities.argmax(axis=-1) == truth  # (rows,)
-    bin_indices = np.minimum((confidence * bins).astype(int), bins - 1)
-    error = 0.0
-    for index in range(bins):
-        in_bin = bin_indices == index
-        if in_bin.any():
-            error += abs(correct[in_bin].mean() - confidence[in_bin].mean()) * in_bin.mean()
-    return float(error)
+    parts = np.array_split(np.argsort(confidence, kind="stable"), bins)
+    errors = [abs(correct[part].mean() - confidence[part].mean()) * len(part) for part in parts if len(part)]
+    return float(sum(errors) / len(confidence))

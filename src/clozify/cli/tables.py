@@ -241,6 +241,11 @@ def show_plan(console: Console, cost: CostEstimate) -> None:
             f"{cost.members} members: {cost.steps_a_member:,} fine-tuning steps and "
             f"{cost.rows_to_score_a_member:,} rows to score for each."
         )
+    if cost.estimate_models:
+        console.print(
+            f"{cost.estimate_models} models more, each without a part of the labelled rows, to estimate the accuracy "
+            "(--no-estimate leaves them out)."
+        )
     if cost.threshold_models:
         console.print(f"{cost.threshold_models} models more, each without a part of the labelled rows, for thresholds.")
     if cost.rows_to_augment:

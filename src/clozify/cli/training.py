@@ -76,6 +76,13 @@ def train(
         bool, typer.Option("--allow-overlap", help="Keep labelled and test rows among the unlabelled ones.")
     ] = False,
     budget: BudgetOption = None,
+    no_estimate: Annotated[
+        bool,
+        typer.Option(
+            "--no-estimate",
+            help="Train no models without parts of the labelled rows: no estimate of the accuracy, no calibration.",
+        ),
+    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Estimate time, disk space and the price of an LLM, and stop.")
     ] = False,
@@ -91,6 +98,7 @@ def train(
 ) -> None:
     """Train a classifier from a few labelled and many unlabelled rows."""
     changes = [*(settings or []), *([] if adapter is None else [f"adapter.method={adapter}"])]
+    changes += ["estimate.folds=0"] if no_estimate else []
     column_mapping, loaded_recipe = parse_mapping(mapping), clozify.load_recipe(recipe, changes)
     loaded_task = clozify.load_task(task, labels_from, column_mapping)
     options: dict[str, Any] = {

@@ -25,6 +25,7 @@ MANY_LABELS_ROWS_PER_STEP = 32
 LABEL_LEARNING_RATE = 1e-3
 UNLABELED_PER_LABEL = 40
 IPET_ROWS_PER_LABEL = 20
+ESTIMATE_FOLDS = 5  # where training is cheap; auto.toml has the number for a CPU
 FEWEST_TO_DISTILL = 2  # unlabelled rows a label: a label that no row shows is not learned
 
 
@@ -87,6 +88,9 @@ def _fit(recipe: Recipe, conditions: Conditions) -> Recipe:
     fitted = _fit_cpu(recipe, conditions) if conditions.device == "cpu" else _fit_gpu(recipe, conditions)
     if conditions.multilabel:
         fitted = _fit_multilabel(fitted)
+    if conditions.method == "frozen":
+        estimate = fitted.estimate.model_copy(update={"folds": ESTIMATE_FOLDS})
+        fitted = fitted.model_copy(update={"estimate": estimate})
     if conditions.labeled == 0:
         fitted = fitted.model_copy(update={"ipet": fitted.ipet.model_copy(update={"generations": 3})})
     return fitted.model_copy(update={"distillation": conditions.unlabeled >= FEWEST_TO_DISTILL * conditions.labels})
@@ -134,6 +138,7 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
     return recipe.model_copy(
         update={
             "max_pairs": 3,
+            "estimate": recipe.estimate.model_copy(update={"pairs": 2}),
             "unlabeled_rows": _unlabeled_rows(conditions, distill_steps),
             "finetune_without_lm": recipe.finetune_without_lm.model_copy(update=member),
             "distill": recipe.distill.model_copy(
@@ -177,6 +182,7 @@ def _fit_gpu(recipe: Recipe, conditions: Conditions) -> Recipe:
                 update={**student, "max_steps": supervised_steps, "warmup_steps": supervised_steps // 10}
             ),
             "ipet": recipe.ipet.model_copy(update={"enough": max(1000, recipe.ipet.enough)}),
+            "estimate": recipe.estimate.model_copy(update={"folds": ESTIMATE_FOLDS}),
         }
     )
 
@@ -208,4 +214,7 @@ def explain(recipe: Recipe, conditions: Conditions, pairs: int) -> str:
     if conditions.multilabel:
         parts.append(f"{recipe.multilabel.folds} models for thresholds")
     parts.append(f"a classifier of {recipe.distill.max_steps} steps" if recipe.distillation else "no classifier")
+    if recipe.estimate.folds and not conditions.multilabel:
+        models = recipe.estimate.folds * min(count, recipe.estimate.pairs or count)
+        parts.append(f"{models} models to estimate the accuracy (--no-estimate leaves them out)")
     return f"recipe auto ({reason}, {conditions.labeled} labelled rows): {', '.join(parts)}"

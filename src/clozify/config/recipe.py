@@ -21,6 +21,7 @@ from clozify.config.baselines import Uda as Uda
 from clozify.config.sections import Adapter as Adapter
 from clozify.config.sections import Dev as Dev
 from clozify.config.sections import Distill as Distill
+from clozify.config.sections import Estimate as Estimate
 from clozify.config.sections import Finetune as Finetune
 from clozify.config.sections import Frozen as Frozen
 from clozify.config.sections import Generative as Generative
@@ -124,6 +125,7 @@ class Recipe(Section):
     ipet: IPet = IPet()
     frozen: Frozen = Frozen()
     multilabel: Multilabel = Multilabel()
+    estimate: Estimate = Estimate()
     words: Words = Words()
     pretrain: Pretrain = Pretrain()
     uda: Uda = Uda()

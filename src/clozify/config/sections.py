@@ -253,6 +253,20 @@ class Multilabel(Section):
     )
 
 
+class Estimate(Section):
+    """How good the result is, without a test set; the paper has none."""
+
+    folds: int = Field(
+        0,
+        ge=0,
+        description="Cross-fitting: T is split into this many parts, and models that are trained without a part score "
+        "it. These scores calibrate the result and estimate its accuracy. 0: none.",
+    )
+    pairs: int | None = Field(
+        None, ge=1, description="Pairs that are trained without each part, the best ones; by default all of a run's."
+    )
+
+
 class Words(Section):
     """Automatic verbalizer search (appendix E)."""
 

@@ -22,6 +22,7 @@ class Decision:
     labels: Sequence[str]
     thresholds: tuple[float, ...] | None = None
     separator: str = "|"
+    temperature: float = 1.0  # that scores are divided by
 
     @property
     def multilabel(self) -> bool:
@@ -30,7 +31,7 @@ class Decision:
 
     def probabilities(self, scores: NDArray[Any]) -> NDArray[np.float64]:
         """The softmax of the scores or, with several labels a row, the sigmoid of each: (rows, labels)."""
-        scores = np.asarray(scores, dtype=np.float64)
+        scores = np.asarray(scores, dtype=np.float64) / self.temperature
         probabilities: NDArray[np.float64] = expit(scores) if self.multilabel else softmax(scores, axis=-1)
         return probabilities
 

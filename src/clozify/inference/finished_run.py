@@ -7,7 +7,7 @@ ensemble of members (section 3.2).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from clozify.runs.keys import model_key
 from clozify.runs.metrics import Metrics
 from clozify.runs.plan import select_labeled
 from clozify.runs.records import ENSEMBLE_FILE, LABEL_VECTORS, EnsembleRecord
+from clozify.runs.reliability import Reliability, load_reliability
 from clozify.runs.results import METHOD_NAMES, check_finished, first_method, is_stale, jobs_folder, trained_methods
 from clozify.runs.stored_folder import local_copy
 from clozify.utils.checked_files import open_npy
@@ -165,7 +166,13 @@ class FinishedRun:
         """How scores become probabilities and labels; with several labels a row, the run's thresholds."""
         if self.classifier is not None:
             return load_decision(self.classifier)
-        return decision_of(self.task, self._ensemble.thresholds, str(self.folder / ENSEMBLE_FILE))
+        decision = decision_of(self.task, self._ensemble.thresholds, str(self.folder / ENSEMBLE_FILE))
+        return replace(decision, temperature=self._ensemble.temperature)
+
+    @cached_property
+    def reliability(self) -> Reliability | None:
+        """The estimated accuracy and the held-out rows that it comes from; None where nothing was estimated."""
+        return load_reliability(self.folder if self.classifier is None else self.classifier)
 
     @property
     def metrics(self) -> Metrics:

@@ -39,7 +39,7 @@ from clozify.models.loading import (
 from clozify.models.onnx import ONNX_FILE, OnnxModel
 from clozify.prompts.encode import Batch, EncodedRows, compile_segments
 from clozify.utils import libraries
-from clozify.utils.atomic import atomic_write_text
+from clozify.utils.atomic import atomic_write, atomic_write_text
 from clozify.utils.checked_files import read_json
 from clozify.utils.process_group import current_group
 
@@ -102,10 +102,15 @@ class Classifier(Encoder):
 
         From a probability of 0.5 for each label, rare ones would take hundreds of steps to get there.
         """
-        outputs = [m for m in self.model.modules() if isinstance(m, nn.Linear) and m.out_features == len(probabilities)]
-        if outputs and outputs[-1].bias is not None:
-            bias = torch.logit(torch.as_tensor(probabilities, dtype=torch.float32), eps=1e-3)
-            outputs[-1].bias.data.copy_(bias)
+        if self.output_layer is not None and (layer := self.model.get_submodule(self.output_layer)).bias is not None:
+            layer.bias.data.copy_(torch.logit(torch.as_tensor(probabilities, dtype=torch.float32), eps=1e-3))
+
+    @property
+    def output_layer(self) -> str | None:
+        """The name of the linear layer that computes the labels' scores; None where the model has none."""
+        labels = len(self.task.labels)
+        layers = [name for name, layer in self.model.named_modules() if _is_linear(layer, labels)]
+        return layers[-1] if layers else None
 
     def capturable_step(
         self,
@@ -230,6 +235,10 @@ class Classifier(Encoder):
         self.task.save(folder / TASK_FILE)
 
 
+def _is_linear(module: nn.Module, outputs: int) -> bool:
+    return isinstance(module, nn.Linear) and module.out_features == outputs
+
+
 def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) -> Classifier:
     """A pretrained encoder with a fresh classification head, drawn from torch's generator."""
     label_names = dict(enumerate(task.labels))
@@ -253,6 +262,23 @@ def write_thresholds(folder: Path, decision: Decision) -> None:
     if decision.multilabel:
         config = read_json(folder / "config.json") | {"thresholds": decision.by_label()}
         atomic_write_text(folder / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+
+
+def scale_logits(folder: Path, output_layer: str, factor: float) -> None:
+    """Multiply the output layer of a classifier's folder; the file is replaced, since others may link to it."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    names = {f"{output_layer}.weight", f"{output_layer}.bias"}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            if not names & set(file.keys()):
+                continue
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata()
+        scaled = {name: tensor * factor if name in names else tensor for name, tensor in tensors.items()}
+        with atomic_write(path) as tmp_path:
+            save_file(scaled, tmp_path, metadata)
 
 
 def load_decision(folder: Path) -> Decision:

@@ -14,7 +14,7 @@ import torch
 from clozify.config.recipe import PartialTraining
 from clozify.executors.local import LocalExecutor
 from clozify.pipeline.cost import generation_costs
-from clozify.pipeline.folds import make_folds
+from clozify.pipeline.folds import estimate_folds, estimate_pairs, make_folds
 from clozify.pipeline.run import Run
 from clozify.prompts.encode import Batch, EncodedRows
 from clozify.runs.plan import Plan
@@ -50,13 +50,14 @@ def count_forward_passes(plan: Plan) -> float:
     if plan.method == "frozen":
         return scoring * len(plan.task.patterns) * (labeled + unlabeled + test)
     if plan.method == "supervised":
-        trainings = recipe.repetitions + len(make_folds(plan))
+        trainings = recipe.repetitions + len(make_folds(plan)) + len(estimate_folds(plan))
         return trainings * _training_passes(recipe.supervised, labeled, scoring) + recipe.repetitions * scoring * test
     if plan.method not in ("pet", "ipet"):
         return 0.0
     passes = scoring * len(plan.task.pairs) * (labeled + test)  # before training
     member = _training_passes(recipe.member_settings(plan.with_lm), labeled, scoring)
-    passes += len(make_folds(plan)) * (member + scoring * labeled)
+    fold_members = len(make_folds(plan)) + len(estimate_folds(plan)) * estimate_pairs(plan)
+    passes += fold_members * (member + scoring * labeled)
     for generation in generation_costs(plan):
         passes += generation.members * member + scoring * generation.rows_to_score(plan)
     if plan.is_distilled:

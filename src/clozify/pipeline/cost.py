@@ -24,7 +24,7 @@ from clozify.models.classifier import new_classifier
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task
 from clozify.pipeline.augmentation import Augmented, join_paraphrases, make_augmenter, select_fraction
-from clozify.pipeline.folds import make_folds
+from clozify.pipeline.folds import estimate_folds, estimate_pairs, make_folds
 from clozify.pipeline.generations import choose_generation_teachers, generation_indices, members_to_score
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.pipeline.semi_supervised import SemiSupervised
@@ -54,6 +54,7 @@ class CostEstimate:
     seconds: int
     rows_to_augment: int | None = None  # for UDA and MixText
     threshold_models: int | None = None  # trained to choose thresholds, with several labels a row
+    estimate_models: int | None = None  # trained without a part of T, to estimate the accuracy
     at_once: int | None = None  # models that are trained at the same time, for `--at-once auto`
     why: str | None = None
     requests: int | None = None  # to LLMs behind an API, at most, as all that follow
@@ -120,7 +121,7 @@ def _estimate(plan: Plan, context: RunContext) -> CostEstimate:
     kept_models = 1 if classifiers else plan.member_pairs * plan.recipe.repetitions
     weights = kept_models * (classifier.parameters if classifiers else member.parameters)
     scores = (rows_to_score + classifiers * _count(plan.test)) * len(plan.task.labels)
-    folds = len(make_folds(plan))
+    folds, estimates = len(make_folds(plan)), len(estimate_folds(plan)) * (1 if supervised else estimate_pairs(plan))
     fold_seconds = classifier_steps * classifier.step_seconds
     if not supervised:
         steps = plan.recipe.member_settings(plan.with_lm).steps(len(plan.labeled))
@@ -136,9 +137,10 @@ def _estimate(plan: Plan, context: RunContext) -> CostEstimate:
             member_steps * member.step_seconds
             + rows_to_score * member.row_seconds
             + classifiers * classifier_steps * classifier.step_seconds
-            + folds * fold_seconds
+            + (folds + estimates) * fold_seconds
         ),
         threshold_models=folds or None,
+        estimate_models=estimates or None,
     )
 
 

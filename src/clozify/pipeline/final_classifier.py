@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,11 +23,13 @@ from clozify.data.label_matrix import indicators
 from clozify.data.rows import Rows
 from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import distill
+from clozify.methods.reliability import HeldOutScores
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels, write_thresholds
-from clozify.pipeline.folds import Fold, make_folds
+from clozify.pipeline.cross_fitting import calibrate_classifier, publish_reliability
+from clozify.pipeline.folds import Fold, estimate_folds, make_folds
 from clozify.pipeline.run import Run
 from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
@@ -36,12 +39,14 @@ from clozify.runs.jobs import JobResult
 from clozify.runs.keys import data_inputs, job_key, model_key
 from clozify.runs.metrics import ClassifierMetrics
 from clozify.runs.plan import Plan
-from clozify.runs.records import HELD_OUT_SCORES, TEST_SCORES
+from clozify.runs.records import HELD_OUT_SCORES, TEST_SCORES, UNLABELED_SCORES
+from clozify.runs.reliability import Reliability
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
-from clozify.utils.checked_files import read_json
+from clozify.utils.checked_files import open_npy, read_json
 
 RECORD = "classifier.json"
+CONFIDENCE_ROWS = 300  # unlabelled rows, evenly spaced, that a classifier is calibrated on
 
 
 class ClassifierTraining(Protocol):
@@ -108,7 +113,7 @@ class SupervisedTraining:
     """Training on T alone, the paper's supervised baseline."""
 
     name: str = "supervised"
-    fold: Fold | None = None  # which is left out, with several labels a row
+    fold: Fold | None = None  # which is left out
 
     def settings(self, plan: Plan) -> Training:
         """The recipe's section `supervised`."""
@@ -133,25 +138,45 @@ class SupervisedTraining:
 
 def choose_supervised_thresholds(run: Run) -> Decision:
     """How the supervised classifier's scores become labels; with several a row, by thresholds from folds of T."""
-    folds, (seeds,) = make_folds(run.plan), run.plan.seeds()
+    if not (folds := make_folds(run.plan)):
+        return decide_without_folds(run)
+    return decide_by_folds(run, folds, _train_without_folds(run, folds, "thresholds"))
+
+
+def cross_fit_supervised(run: Run) -> HeldOutScores | None:
+    """Scores of T by supervised classifiers that were trained without a fold; None where nothing is estimated."""
+    plan = run.plan
+    if not (folds := estimate_folds(plan)):
+        return None
+    scores = np.zeros((len(plan.labeled), len(plan.task.labels)))
+    for fold, path in zip(folds, _train_without_folds(run, folds, "estimate"), strict=True):
+        scores[fold.held_out(plan)] = open_npy(path / HELD_OUT_SCORES)
+    return HeldOutScores(scores, plan.labeled.labels, len(folds))
+
+
+def _train_without_folds(run: Run, folds: Sequence[Fold], group: str) -> list[Path]:
+    """The folders of supervised classifiers, each trained without a fold, which it scores."""
+    (seeds,) = run.plan.seeds()
     paths, jobs = list[Path](), list[ClassifierJob]()
     for fold in folds:
         training = SupervisedTraining(fold=fold)
         key = _key(run, training, seeds[0], keep_weights=False)
         paths.append(run.folder.job_path("classifiers", key))
-        name = f"thresholds, classifier {fold.index + 1}/{fold.count}  seed {seeds[0]}"
+        name = f"{group}, classifier {fold.index + 1}/{fold.count}  seed {seeds[0]}"
         if run.folder.has_job("classifiers", key, run.context.log):
             run.context.log(f"{name}  already done")
         else:
             jobs.append(ClassifierJob(name, key, seeds[0], False, training, fold))
-    run.run_jobs(jobs, "thresholds")
-    return decide_by_folds(run, folds, paths) if folds else decide_without_folds(run)
+    run.run_jobs(jobs, group)
+    return paths
 
 
-def train_classifier(run: Run, training: ClassifierTraining, decision: Decision) -> ClassifierMetrics:
+def train_classifier(
+    run: Run, training: ClassifierTraining, decision: Decision, held_out: HeldOutScores | None = None
+) -> tuple[ClassifierMetrics, Reliability | None]:
     """Train the classifier once a repetition and publish one of them as `classifier/`; returns the metrics of all.
 
-    `decision` says how its scores become labels.
+    `decision` says how its scores become labels; with scores of held-out labelled rows it is calibrated, too.
     """
     plan, folder = run.plan, run.folder
     paths, jobs = list[Path](), list[ClassifierJob]()
@@ -173,11 +198,14 @@ def train_classifier(run: Run, training: ClassifierTraining, decision: Decision)
     if plan.key_labels:
         rename_labels(run.results / "classifier", plan.task.labels)
     write_thresholds(run.results / "classifier", decision)
+    reliability = _calibrate(run, held_out, paths[kept])
+    if reliability is not None:
+        decision = replace(decision, temperature=reliability.temperature)
     metrics = ClassifierMetrics(jobs=[path.name for path in paths])
     if dev_scores:
         metrics = metrics.model_copy(update={"dev_each": dev_scores, "kept": kept})
     if plan.test is None:
-        return metrics
+        return metrics, reliability
     evaluations = []
     for path in paths:
         task, probabilities = plan.task, decision.probabilities(np.load(path / TEST_SCORES))
@@ -185,7 +213,16 @@ def train_classifier(run: Run, training: ClassifierTraining, decision: Decision)
         evaluations.append(
             detailed_metrics(plan.test.targets, probabilities, task.labels, task.label_groups, predicted)
         )
-    return metrics.model_copy(update=_summarize(evaluations, kept))
+    return metrics.model_copy(update=_summarize(evaluations, kept)), reliability
+
+
+def _calibrate(run: Run, held_out: HeldOutScores | None, job: Path) -> Reliability | None:
+    """Calibrate the published classifier, of a job, by held-out rows; None without them."""
+    path = job / UNLABELED_SCORES
+    reliability = calibrate_classifier(run, held_out, open_npy(path) if path.is_file() else None)
+    if reliability is not None:
+        publish_reliability(run.results / "classifier", read_json(job / RECORD).get("output_layer"), reliability)
+    return reliability
 
 
 def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) -> str:
@@ -203,8 +240,14 @@ def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) 
         max_seq_length=plan.recipe.max_seq_length,
         attention_dropout=plan.recipe.attention_dropout,
         **GpuOptions.from_recipe(plan.recipe).numerics(run.context.device),
+        **({"confidence_rows": CONFIDENCE_ROWS} if _is_calibrated(plan) else {}),
         **training.key(plan),
     )
+
+
+def _is_calibrated(plan: Plan) -> bool:
+    """Whether the classifier scores unlabelled rows, to be calibrated on them."""
+    return bool(estimate_folds(plan)) and plan.unlabeled is not None
 
 
 def _best_dev_scores(paths: list[Path]) -> list[float]:
@@ -259,9 +302,19 @@ class ClassifierJob:
             elif plan.test is not None:
                 np.save(tmp_path / TEST_SCORES, _score(classifier, plan.test, device))
             if self.keep_weights:
+                if _is_calibrated(plan) and plan.unlabeled is not None:
+                    chosen = np.linspace(0, len(plan.unlabeled) - 1, min(CONFIDENCE_ROWS, len(plan.unlabeled)))
+                    sample = plan.unlabeled.select(np.unique(chosen.astype(np.int64)))
+                    np.save(tmp_path / UNLABELED_SCORES, _score(classifier, sample, device))
                 classifier.save(tmp_path / "model")
             seconds = time.monotonic() - started
-            record = {"seed": self.seed, "loss": losses, "dev": dev_scores, "seconds": seconds}
+            record = {
+                "seed": self.seed,
+                "loss": losses,
+                "dev": dev_scores,
+                "seconds": seconds,
+                "output_layer": classifier.output_layer,
+            }
             (tmp_path / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
         on_dev = f"  dev {100 * max(dev_scores):.1f}" if dev_scores else ""
         return JobResult(f"loss {losses[-1] if losses else float('nan'):.4f}{on_dev}  in {seconds:,.0f} s")

@@ -1,4 +1,7 @@
-"""The folds of T that thresholds are chosen on, with several labels a row: which rows a fold's model does not see."""
+"""The folds of T: which labelled rows a model is trained without, to score them.
+
+With several labels a row, thresholds are chosen on these scores; with one, the result's accuracy is estimated on them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.data.label_matrix import indicators
 from clozify.methods.multilabel import split_folds
 from clozify.runs.plan import Plan
+
+FEWEST_ROWS = 10  # of T, to estimate an accuracy
+ESTIMATED_METHODS = ("pet", "ipet", "frozen", "supervised")
 
 
 @dataclass(frozen=True)
@@ -27,13 +34,27 @@ class Fold:
         return np.flatnonzero(self._assigned(plan) != self.index)
 
     def _assigned(self, plan: Plan) -> NDArray[np.int64]:
-        return split_folds(plan.labeled.label_matrix, self.count, plan.recipe.seed)
+        return split_folds(indicators(plan.labeled).astype(np.int8), self.count, plan.recipe.seed)
 
 
 def make_folds(plan: Plan) -> list[Fold]:
-    """The folds of a run: none with one label a row, a fixed threshold, or too few labelled rows."""
+    """The folds that thresholds are chosen on: none with one label a row, a fixed threshold, or too few rows."""
     settings = plan.recipe.multilabel
     count = min(settings.folds, len(plan.labeled))
     if not plan.task.multilabel or settings.threshold is not None or count < 2 or plan.method == "frozen":
         return []
     return [Fold(index, count) for index in range(count)]
+
+
+def estimate_folds(plan: Plan) -> list[Fold]:
+    """The folds that the accuracy is estimated on: none with several labels a row, or too few rows."""
+    count = plan.recipe.estimate.folds
+    if plan.task.multilabel or count < 2 or len(plan.labeled) < FEWEST_ROWS or plan.method not in ESTIMATED_METHODS:
+        return []
+    return [Fold(index, count) for index in range(count)]
+
+
+def estimate_pairs(plan: Plan) -> int:
+    """How many pairs are trained without each fold."""
+    pairs = plan.member_pairs
+    return min(pairs, plan.recipe.estimate.pairs or pairs)

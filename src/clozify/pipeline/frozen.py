@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from clozify.data.rows import Rows
 from clozify.methods.frozen import Centre, LabelVectors, fit_label_vectors, pad_words
 from clozify.metrics import BasicMetrics, basic_metrics
 from clozify.models.lora import save_base
+from clozify.pipeline.folds import Fold, estimate_folds
 from clozify.pipeline.members import RECORD
 from clozify.pipeline.run import Run
 from clozify.pipeline.state_cache import DataSet, StateCache
@@ -22,7 +24,7 @@ from clozify.pipeline.untrained import UntrainedRecord, scores_inputs, summarize
 from clozify.runs.jobs import JobResult
 from clozify.runs.keys import job_key
 from clozify.runs.plan import Plan
-from clozify.runs.records import LABEL_VECTORS, TEST_SCORES, UNLABELED_SCORES, Member
+from clozify.runs.records import HELD_OUT_SCORES, LABEL_VECTORS, TEST_SCORES, UNLABELED_SCORES, Member
 from clozify.runs.worker import Worker
 from clozify.utils.checked_files import naming_damaged, read_json
 from clozify.utils.npy import cast_scores, create_npy
@@ -56,6 +58,7 @@ def _key(run: Run, pair: int) -> str:
         pattern=plan.task.pairs[pair].pattern.text,
         words=plan.key_words(plan.task.pairs[pair].verbalizer),
         penalty=plan.recipe.frozen.penalty,
+        **({"folds": [len(folds), plan.recipe.seed]} if (folds := estimate_folds(plan)) else {}),
         truth=None if plan.test is None else plan.test.labels.tolist(),
         **scores_inputs(run),
     )
@@ -101,6 +104,8 @@ class FrozenJob:
             after, penalty = fit_label_vectors(labeled, plan.labeled.labels, words, centre, plan.recipe.frozen.penalty)
             with worker.folder.writing("members", key) as tmp_path:
                 untrained = _write_scores(plan, cache, before, after, tmp_path)
+                if folds := estimate_folds(plan):
+                    np.save(tmp_path / HELD_OUT_SCORES, _held_out_scores(plan, folds, labeled, words, centre, penalty))
                 save_base(tmp_path / "model", plan.base)
                 np.save(tmp_path / "model" / LABEL_VECTORS, after.to_array())
                 record = {
@@ -114,6 +119,23 @@ class FrozenJob:
                 (tmp_path / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
         kept = total - cache.computed
         return JobResult(f"{cache.computed:,} rows computed in {seconds:,.0f} s, {kept:,} were kept from before")
+
+
+def _held_out_scores(
+    plan: Plan,
+    folds: Sequence[Fold],
+    states: NDArray[Any],
+    words: NDArray[np.float64],
+    centre: Centre,
+    penalty: float | None,
+) -> NDArray[np.float32]:
+    """Scores of T, each row's by label vectors that were fitted without its fold: (rows, labels)."""
+    scores = np.zeros((len(states), len(words)), dtype=np.float32)
+    for fold in folds:
+        kept, held_out = fold.training(plan), fold.held_out(plan)
+        fitted, _ = fit_label_vectors(states[kept], plan.labeled.labels[kept], words, centre, penalty)
+        scores[held_out] = fitted.scores(states[held_out])
+    return scores
 
 
 def _concat(cache: StateCache, name: DataSet) -> NDArray[Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import torch
 
 from clozify import __version__
-from clozify.config.recipe import Generative
+from clozify.config.recipe import Estimate, Generative
 from clozify.data.decision import Decision
 from clozify.pipeline.run import Run
 from clozify.runs.folder import RunFolder
@@ -49,19 +50,23 @@ def describe_run(plan: Plan, teachers: Sequence[Teacher] = ()) -> dict[str, Any]
 def _unused_sections(plan: Plan) -> set[str]:
     """Later sections of the recipe that the run does not use; run.json is as it was before they existed."""
     unused = set() if plan.task.multilabel else {"multilabel"}
-    return unused if plan.recipe.generative != Generative() else unused | {"generative"}
+    unused |= set() if plan.recipe.generative != Generative() else {"generative"}
+    return unused if plan.recipe.estimate != Estimate() else unused | {"estimate"}
 
 
-def write_ensemble(
-    run: Run,
-    members: Sequence[Member],
-    weights: Sequence[float],
-    decision: Decision,
-    teachers: Sequence[EnsembleTeacher] = (),
-    combined: Member | None = None,
-) -> None:
+@dataclass(frozen=True)
+class EnsembleInputs:
+    """What an ensemble's scores are computed from."""
+
+    members: Sequence[Member]
+    weights: Sequence[float]
+    teachers: Sequence[EnsembleTeacher] = ()  # where there are others than patterns
+    combined: Member | None = None  # the combined scores of all teachers, as those of one member
+
+
+def write_ensemble(run: Run, ensemble: EnsembleInputs, decision: Decision) -> None:
     """Write ensemble.json: the members with their weights, and the task and recipe to predict with them."""
-    pairs = run.plan.task.pairs
+    pairs, combined = run.plan.task.pairs, ensemble.combined
     record = EnsembleRecord(
         task=run.plan.task,
         recipe=run.plan.recipe,
@@ -74,11 +79,12 @@ def write_ensemble(
                 zero_points=None if member.zero_points is None else list(member.zero_points),
                 teacher=member.teacher,
             )
-            for member, weight in zip(members, weights, strict=True)
+            for member, weight in zip(ensemble.members, ensemble.weights, strict=True)
         ],
         thresholds=decision.by_label(),
-        teachers=list(teachers) or None,
+        teachers=list(ensemble.teachers) or None,
         combined=None if combined is None else combined.key,
+        temperature=decision.temperature,
     )
     content = record.model_dump(exclude={"recipe": _unused_sections(run.plan)})
     if combined is None:
@@ -86,6 +92,8 @@ def write_ensemble(
     for member in content["weights"]:
         if member["teacher"] is None:
             del member["teacher"]
+    if decision.temperature == 1.0:
+        del content["temperature"]
     if not decision.multilabel:
         del content["thresholds"]
         for member in content["weights"]:

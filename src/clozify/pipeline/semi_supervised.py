@@ -77,7 +77,7 @@ def train_semi_supervised(run: Run) -> ClassifierMetrics:
     if settings.steps_to_try:
         metric, tried = plan.task.metric.replace("-", "_"), {}
         for steps in settings.steps_to_try:
-            tried[steps] = train_classifier(
+            tried[steps], _ = train_classifier(
                 run, SemiSupervised(plan.method, settings.with_steps(steps), texts), decision
             )
             score = 100 * getattr(tried[steps], metric)
@@ -89,7 +89,7 @@ def train_semi_supervised(run: Run) -> ClassifierMetrics:
         }
         details = {"steps": best, "chosen": CHOSEN_ON_TEST, "tried": summaries}
         settings = settings.with_steps(best)
-    metrics = train_classifier(
+    metrics, _ = train_classifier(
         run, SemiSupervised(plan.method, settings, texts), decision
     )  # one that was tried is published
     if isinstance(settings, Mixtext):

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,11 @@ class Combination:
         """s of the unlabelled or the test rows."""
         of_teachers = [scored.scores(file) for scored in self.teachers]
         return CombinedScores([*(patterns.ensemble(file) for patterns in self.patterns), *of_teachers], self.weights)
+
+    def of_labeled(self, patterns: NDArray[Any]) -> NDArray[np.float64]:
+        """s of T with these scores of the first model's patterns, (rows, labels); further models abstain."""
+        none = [abstentions(*patterns.shape)] * (len(self.patterns) - 1)
+        return combine_votes([patterns, *none, *(t.scores(LABELED_SCORES) for t in self.teachers)], self.weights)
 
     def records(self) -> list[EnsembleTeacher]:
         """The teachers in `ensemble.json`."""

@@ -12,15 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clozify.data.decision import Decision
 from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.pipeline.auto import announce
 from clozify.pipeline.concurrency import fit_models_per_device
+from clozify.pipeline.cross_fitting import (
+    calibrate_ensemble,
+    cross_fit_frozen,
+    cross_fit_members,
+    join_teachers,
+    write_reliability,
+)
 from clozify.pipeline.final_classifier import (
     Distillation,
     SupervisedTraining,
     choose_supervised_thresholds,
+    cross_fit_supervised,
     train_classifier,
 )
 from clozify.pipeline.frozen import fit_members
@@ -35,19 +42,19 @@ from clozify.pipeline.members import (
 from clozify.pipeline.other_models import other_models, train_other_models
 from clozify.pipeline.prepare import TrainInputs, other_teachers, prepare
 from clozify.pipeline.run import Run
-from clozify.pipeline.run_files import describe_run, log_file, write_ensemble
+from clozify.pipeline.run_files import EnsembleInputs, describe_run, log_file, write_ensemble
 from clozify.pipeline.semi_supervised import train_semi_supervised
 from clozify.pipeline.soft_labels import write_soft_labels
-from clozify.pipeline.teachers import Combination, OtherTeachers, pattern_votes, teacher_metrics, write_combined
+from clozify.pipeline.teachers import OtherTeachers, pattern_votes, teacher_metrics, write_combined
 from clozify.pipeline.token_cache import remove_caches
 from clozify.pipeline.trivial_baselines import trivial_baselines
 from clozify.pipeline.untrained import evaluate_untrained, pair_weights
 from clozify.report.write import write_run_report
 from clozify.runs.context import RunContext, no_log
 from clozify.runs.keys import hash_key
-from clozify.runs.metrics import Metrics, UntrainedMetrics
+from clozify.runs.metrics import AccuracyMetrics, Metrics, UntrainedMetrics
 from clozify.runs.plan import Plan
-from clozify.runs.records import Member
+from clozify.runs.reliability import Reliability
 from clozify.runs.results import (
     ENSEMBLE_METHODS,
     check_replaceable,
@@ -123,9 +130,9 @@ def _train(run: Run, description: dict[str, Any]) -> Metrics:
     if plan.method in ENSEMBLE_METHODS:
         results = _train_pet(run)
     elif plan.method == "supervised":
-        decision = choose_supervised_thresholds(run)
-        results = {"supervised": train_classifier(run, SupervisedTraining(), decision)}
-        results["thresholds"] = decision.by_label()
+        decision, held_out = choose_supervised_thresholds(run), cross_fit_supervised(run)
+        classifier, reliability = train_classifier(run, SupervisedTraining(), decision, held_out)
+        results = {"supervised": classifier, "thresholds": decision.by_label(), "estimate": _keep(run, reliability)}
     else:
         results = {plan.method: train_semi_supervised(run)}
     for name in stale_exports(run.results):
@@ -187,15 +194,27 @@ def _train_pet(run: Run) -> dict[str, Any]:
     if plan.test is not None:
         results["members"] = evaluate_members(plan, members, decision)
 
+    # how good is it, without a test set? models that are trained without a part of T score it (not in the paper)
+    if plan.method == "frozen":
+        held_out = cross_fit_frozen(run, members, weights)
+    else:
+        held_out = cross_fit_members(run, weights_of_pairs)
+
     if others or other_models(plan.task):
         patterns = [pattern_votes(run, members, weights, untrained.accuracy_on_labeled)]
         combination = others.combine(patterns + train_other_models(run, keep_weights, decision, others))
         results["teachers"] = teacher_metrics(run, combination)
-        members, weights = [_write_combination(run, combination, decision)], [1.0]
+        held_out = join_teachers(held_out, combination)
+        combined = write_combined(run, combination)
+        of_ensemble = EnsembleInputs(*combination.members(), combination.records(), combined)
+        members, weights = [combined], [1.0]
     else:
-        write_ensemble(run, members, weights, decision)
+        of_ensemble = EnsembleInputs(members, weights)
+    reliability = calibrate_ensemble(run, held_out, members, weights)
+    calibrated = decision if reliability is None else replace(decision, temperature=reliability.temperature)
+    write_ensemble(run, of_ensemble, calibrated)
     if plan.test is not None:
-        results["ensemble"] = evaluate_ensemble(plan, members, weights, decision)
+        results["ensemble"] = evaluate_ensemble(plan, members, weights, calibrated)
 
     # step 2: the ensemble annotates the unlabelled rows with soft labels
     if plan.unlabeled is not None:
@@ -206,18 +225,18 @@ def _train_pet(run: Run) -> dict[str, Any]:
     # step 3: train the final classifier on the soft labels
     if plan.is_distilled:
         decision = decision.at_temperature(plan.recipe.distill.temperature)  # that of the soft labels
-        results["classifier"] = train_classifier(run, Distillation(soft_labels), decision)
+        results["classifier"], reliability = train_classifier(run, Distillation(soft_labels), decision, held_out)
     else:
         folder.remove(f"{run.prefix}classifier")
     results["thresholds"] = decision.by_label()
+    results["estimate"] = _keep(run, reliability)
     return results
 
 
-def _write_combination(run: Run, combination: Combination, decision: Decision) -> Member:
-    """Write ensemble.json with the members of all models; returns the combined scores as those of one member."""
-    combined = write_combined(run, combination)
-    write_ensemble(run, *combination.members(), decision, combination.records(), combined)
-    return combined
+def _keep(run: Run, reliability: Reliability | None) -> AccuracyMetrics | None:
+    """Write `reliability.json`; returns what metrics.json holds of it."""
+    write_reliability(run, reliability)
+    return None if reliability is None else reliability.summary
 
 
 def _expected_jobs(plan: Plan, results: Path) -> int:

@@ -26,7 +26,7 @@ from clozify.report.scores import (
 )
 from clozify.report.unlabeled import Agreement, NextRows, SoftLabels, agreement, label_next, soft_labels, unlabeled_ids
 from clozify.report.wrong_rows import WrongRows, wrong_rows
-from clozify.runs.metrics import Generation, TeacherMetrics
+from clozify.runs.metrics import AccuracyMetrics, Generation, TeacherMetrics
 from clozify.runs.results import METHOD_NAMES
 
 DATA_NAMES = {"labeled": "labelled", "unlabeled": "unlabelled", "test": "test", "dev": "development"}
@@ -94,6 +94,7 @@ class Findings:
     teachers: list[TeacherMetrics]  # where there are others than patterns
     agreement: Agreement | None
     generations: list[Generation]
+    estimate: AccuracyMetrics | None  # without test rows
     soft_labels: SoftLabels | None
     confusion: Confusion | None
     wrong: WrongRows | None
@@ -129,6 +130,7 @@ def collect_findings(run: RunRecord, rows: Mapping[str, Rows | None] | None = No
         teachers=run.metrics.teachers or [],
         agreement=agreed,
         generations=[generation.model_copy(update={"each": None}) for generation in run.metrics.generations or []],
+        estimate=run.metrics.estimate,
         soft_labels=soft_labels(run, label_counts),
         confusion=confused,
         wrong=wrong_rows(run, rows.get("test"), problems.get("test")),

@@ -27,7 +27,7 @@ def next_steps(
     steps += _about_patterns(run, patterns, agreement)
     steps += _about_labels(confusion)
     if result is None:
-        steps.insert(0, "Label some rows for a test set and name it with `--test`: the accuracy is unknown without.")
+        steps.insert(0, _about_missing_test_rows(run))
     elif result.interval is not None and result.interval[1] - result.interval[0] > WIDE_INTERVAL:
         steps.append(
             f"Label more test rows before you compare settings: with {run.metrics.rows['test']:,} rows the accuracy "
@@ -42,6 +42,14 @@ def next_steps(
             "the patterns and the unlabelled rows add."
         )
     return steps[:MAX_STEPS]
+
+
+def _about_missing_test_rows(run: RunRecord) -> str:
+    advice = "Label some rows for a test set and name it with `--test`: "
+    if run.metrics.estimate is None:
+        return advice + "the accuracy is unknown without."
+    low, high = run.metrics.estimate.low, run.metrics.estimate.high
+    return advice + f"without, the accuracy may be anywhere from {percent(low)} to {percent(high)}."
 
 
 def _about_baselines(run: RunRecord, result: Score) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -94,14 +94,20 @@ class RunRecord:
     @property
     def decision(self) -> Decision:
         """How the result's scores become labels; with several labels a row, by the run's thresholds."""
-        return decision_of(self.task, self.metrics.thresholds, str(self.folder / "metrics.json"))
+        decision = decision_of(self.task, self.metrics.thresholds, str(self.folder / "metrics.json"))
+        return replace(decision, temperature=self._temperature)
+
+    @property
+    def _temperature(self) -> float:
+        return 1.0 if self.metrics.estimate is None else self.metrics.estimate.temperature
 
     @property
     def ensemble_decision(self) -> Decision:
         """How the ensemble's scores become labels."""
         path = self.folder / records.ENSEMBLE_FILE
-        thresholds = read_json(path).get("thresholds") if self.task.multilabel else None
-        return decision_of(self.task, thresholds, str(path))
+        content = read_json(path)
+        decision = decision_of(self.task, content.get("thresholds") if self.task.multilabel else None, str(path))
+        return replace(decision, temperature=float(content.get("temperature", 1.0)))
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from clozify.report.compare import Comparison
 from clozify.report.format import percent
 from clozify.report.scores import TFIDF_NAME, majority_name
 from clozify.runs.metrics import (
+    AccuracyMetrics,
     ClassifierMetrics,
     Generation,
     MembersMetrics,
@@ -82,6 +83,8 @@ def show_run(console: Console, metrics: Metrics, with_warnings: bool = True) -> 
         show_groups(console, None if metrics.result is None else metrics.result.groups)
     else:
         console.print(Text("There are no scores: the run had no test rows (--test)."))
+    if metrics.estimate is not None:
+        console.print(Text(estimate_sentence(metrics.estimate)))
     if metrics.teachers:
         _show_teachers(console, metrics.teachers)
     for baseline in (metrics.uda, metrics.mixtext):
@@ -124,6 +127,14 @@ def show_groups(console: Console, groups: GroupMetrics | None) -> None:
                 f"{groups.errors_across:,} of {groups.errors:,} errors leave the group of the true label."
             )
         )
+
+
+def estimate_sentence(estimate: AccuracyMetrics) -> str:
+    """The estimated accuracy with its interval, and what it comes from."""
+    return (
+        f"Estimated accuracy, from the {estimate.rows:,} labelled rows alone: {percent(estimate.accuracy)} "
+        f"(95% interval {percent(estimate.low)} to {percent(estimate.high)})."
+    )
 
 
 class _RunTable:

@@ -92,6 +92,17 @@ class Generation(Record):
     each: list[MemberMetrics] | None = None
 
 
+class AccuracyMetrics(Record):
+    """The estimated accuracy of a run's result, without test rows; `reliability.json` has the held-out rows, too."""
+
+    rows: int  # labelled rows, each scored by models that were trained without it
+    folds: int
+    accuracy: float
+    low: float  # of the 95% interval
+    high: float
+    temperature: float  # the result's scores were divided by it
+
+
 class TriedSteps(Record):
     """One number of steps of UDA or MixText that was tried on the test rows."""
 
@@ -177,6 +188,7 @@ class Metrics(Record):
     uda: ClassifierMetrics | None = None
     mixtext: ClassifierMetrics | None = None
     trivial: TrivialBaselines | None = None
+    estimate: AccuracyMetrics | None = None
     thresholds: dict[str, float] | None = None  # of the result's probabilities, with several labels a row
 
     @classmethod

@@ -17,7 +17,7 @@ from clozify.utils.checked_files import open_npy, read_record
 UNLABELED_SCORES = "unlabeled.npy"  # in a member's folder: raw scores of the unlabelled rows, (rows, labels)
 TEST_SCORES = "test.npy"
 LABELED_SCORES = "labeled.npy"  # in a teacher's folder
-HELD_OUT_SCORES = "held_out.npy"  # of the labelled rows of a fold, with several labels a row
+HELD_OUT_SCORES = "held_out.npy"  # of labelled rows, by a model that was not trained on them
 LABEL_VECTORS = "label_vectors.npy"  # in `model/` of a member with a frozen encoder, (labels, states + 1)
 ENSEMBLE_FILE = "ensemble.json"
 
@@ -91,6 +91,7 @@ class EnsembleRecord(BaseModel):
     thresholds: dict[str, float] | None = None  # with several labels a row
     teachers: list[EnsembleTeacher] | None = None  # where there are others than patterns
     combined: str | None = None  # the key of the job with the combined scores, in `combined/`
+    temperature: float = Field(1.0, gt=0)  # that the ensemble's scores are divided by
 
     @classmethod
     def load(cls, folder: Path) -> EnsembleRecord:

@@ -12,21 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from clozify.runs.metrics import Record
+from clozify.runs.metrics import AccuracyMetrics
 from clozify.utils.checked_files import read_record
 
 RELIABILITY_FILE = "reliability.json"
 
 
-class Reliability(Record):
+class Reliability(AccuracyMetrics):
     """The estimated accuracy of a run's result, and the calibrated probabilities of the held-out labelled rows."""
 
-    rows: int  # labelled rows, each scored by models that were trained without it
-    folds: int
-    accuracy: float  # the estimate for the result
-    low: float  # of the 95% interval
-    high: float
-    temperature: float  # the result's scores were divided by it
     confidence: list[float]  # of each held-out row: the calibrated probability of the predicted label
     correct: list[bool]  # whether that label is right
     true_probability: list[float]  # the calibrated probability of the true label
@@ -48,18 +42,21 @@ class Reliability(Record):
         return np.asarray(self.correct, dtype=bool)
 
     @classmethod
-    def of_scores(
-        cls, probabilities: NDArray[Any], truth: NDArray[np.integer[Any]], **estimate: Any
+    def of_probabilities(
+        cls, estimate: AccuracyMetrics, probabilities: NDArray[Any], truth: NDArray[np.integer[Any]]
     ) -> Reliability:
-        """From calibrated probabilities of held-out rows, (rows, labels), and their labels; `estimate` has the rest."""
-        predicted = probabilities.argmax(axis=-1)
+        """The estimate with the calibrated probabilities of the held-out rows, (rows, labels), and their labels."""
         return cls(
-            rows=len(truth),
+            **estimate.model_dump(),
             confidence=probabilities.max(axis=-1).tolist(),
-            correct=(predicted == truth).tolist(),
+            correct=(probabilities.argmax(axis=-1) == truth).tolist(),
             true_probability=probabilities[np.arange(len(truth)), truth].tolist(),
-            **estimate,
         )
+
+    @property
+    def summary(self) -> AccuracyMetrics:
+        """The estimate without the held-out rows."""
+        return AccuracyMetrics(**self.model_dump(include=set(AccuracyMetrics.model_fields)))
 
 
 def load_reliability(folder: Path) -> Reliability | None:

@@ -1,0 +1,134 @@
+"""How good the result is, without a test set: models that are trained without a fold of T score it.
+
+`methods/reliability.py` has the formulas. The estimate and the calibrated probabilities of the held-out rows are
+written to `reliability.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from clozify.methods.ensemble import Ensemble, combine_scores
+from clozify.methods.reliability import (
+    AccuracyEstimate,
+    HeldOutScores,
+    estimate_accuracy,
+    match_confidence,
+    most_likely_temperature,
+    target_confidence,
+)
+from clozify.models.classifier import scale_logits
+from clozify.pipeline.folds import estimate_folds, estimate_pairs
+from clozify.pipeline.members import MemberSpec, train_members
+from clozify.pipeline.run import Run
+from clozify.pipeline.teachers import Combination
+from clozify.runs.metrics import AccuracyMetrics
+from clozify.runs.records import HELD_OUT_SCORES, Member
+from clozify.runs.reliability import RELIABILITY_FILE, Reliability
+from clozify.utils.atomic import atomic_write_text
+from clozify.utils.checked_files import open_npy
+
+SHARE_ROWS = 5_000  # unlabelled rows, evenly spaced, that labels' shares are estimated on
+PRIORS = {"pet": (1.8, 0.1), "ipet": (1.8, 0.1), "frozen": (1.0, 1.0), "supervised": (1.5, 0.5)}  # of temperatures
+
+
+def cross_fit_members(run: Run, pair_weights: Sequence[float]) -> HeldOutScores | None:
+    """Scores of T by ensembles of the best pairs, each trained without a fold; None where nothing is estimated."""
+    plan = run.plan
+    if not (folds := estimate_folds(plan)):
+        return None
+    pairs = np.argsort([-weight for weight in pair_weights], kind="stable")[: estimate_pairs(plan)].tolist()
+    seeds = plan.seeds(len(plan.task.pairs))
+    specs = [MemberSpec(pair, seeds[pair][0], score_unlabeled=False, fold=fold) for fold in folds for pair in pairs]
+    members = iter(train_members(run, specs, "estimate"))
+    scores = np.zeros((len(plan.labeled), len(plan.task.labels)))
+    for fold in folds:
+        of_fold = [open_npy(next(members).folder / HELD_OUT_SCORES) for _ in pairs]
+        scores[fold.held_out(plan)] = combine_scores(of_fold, [pair_weights[pair] for pair in pairs])
+    return HeldOutScores(scores, plan.labeled.labels, len(folds))
+
+
+def cross_fit_frozen(run: Run, members: Sequence[Member], weights: Sequence[float]) -> HeldOutScores | None:
+    """Scores of T by label vectors that were fitted without a fold, from the members' folders."""
+    if not (folds := estimate_folds(run.plan)):
+        return None
+    scores = combine_scores([open_npy(member.folder / HELD_OUT_SCORES) for member in members], weights)
+    return HeldOutScores(scores, run.plan.labeled.labels, len(folds))
+
+
+def join_teachers(held_out: HeldOutScores | None, combination: Combination) -> HeldOutScores | None:
+    """The scores of T by all teachers together, the patterns' by models that were trained without a fold."""
+    if held_out is None:
+        return None
+    return HeldOutScores(combination.of_labeled(held_out.scores), held_out.truth, held_out.folds)
+
+
+def calibrate_ensemble(
+    run: Run, held_out: HeldOutScores | None, members: Sequence[Member], weights: Sequence[float]
+) -> Reliability | None:
+    """The ensemble's estimated accuracy and its temperature, by the likelihood of the held-out rows."""
+    if held_out is None:
+        return None
+    temperature = most_likely_temperature(held_out, *PRIORS[run.plan.method])
+    shares = None
+    if run.plan.unlabeled is not None:
+        ensemble = Ensemble([member.unlabeled_scores() for member in members], weights)
+        rows = np.unique(np.linspace(0, len(ensemble) - 1, min(SHARE_ROWS, len(ensemble))).astype(np.int64))
+        shares = softmax(ensemble[rows] / temperature, axis=-1).mean(axis=0)
+    return _reliability(held_out, estimate_accuracy(held_out, shares), temperature, temperature)
+
+
+def calibrate_classifier(
+    run: Run, held_out: HeldOutScores | None, unlabeled_scores: NDArray[Any] | None
+) -> Reliability | None:
+    """A classifier's estimated accuracy and its temperature; `unlabeled_scores`, (rows, labels), are its own."""
+    if held_out is None:
+        return None
+    if unlabeled_scores is None:
+        temperature = most_likely_temperature(held_out, *PRIORS[run.plan.method])
+        return _reliability(held_out, estimate_accuracy(held_out), temperature, temperature)
+    probabilities = softmax(unlabeled_scores.astype(np.float64), axis=-1)
+    estimate = estimate_accuracy(held_out, probabilities.mean(axis=0))
+    target = target_confidence(estimate, float(probabilities.max(axis=-1).mean()))
+    temperature = match_confidence(unlabeled_scores, target)
+    return _reliability(held_out, estimate, temperature, match_confidence(held_out.scores, target))
+
+
+def _reliability(
+    held_out: HeldOutScores, estimate: AccuracyEstimate, temperature: float, held_out_temperature: float
+) -> Reliability:
+    """The record; the held-out scores are of other models than the result, with a temperature of their own."""
+    summary = AccuracyMetrics(
+        rows=len(held_out.truth),
+        folds=held_out.folds,
+        accuracy=estimate.accuracy,
+        low=estimate.low,
+        high=estimate.high,
+        temperature=temperature,
+    )
+    return Reliability.of_probabilities(summary, held_out.probabilities(held_out_temperature), held_out.truth)
+
+
+def write_reliability(run: Run, reliability: Reliability | None) -> None:
+    """Write `reliability.json` into the results' folder, or remove that of earlier results."""
+    if reliability is None:
+        run.folder.remove(run.prefix + RELIABILITY_FILE)
+        return
+    run.folder.write_json(run.prefix + RELIABILITY_FILE, reliability.to_json())
+    run.context.log(
+        f"estimated accuracy, by {reliability.folds} folds of {reliability.rows:,} labelled rows: "
+        f"{100 * reliability.accuracy:.1f} (95% interval {100 * reliability.low:.1f} to {100 * reliability.high:.1f})"
+    )
+
+
+def publish_reliability(classifier: Path, output_layer: str | None, reliability: Reliability) -> None:
+    """Scale a published classifier's logits by its temperature, and put the record into its folder."""
+    if output_layer is not None:
+        scale_logits(classifier, output_layer, 1 / reliability.temperature)
+    atomic_write_text(classifier / RELIABILITY_FILE, reliability.model_dump_json(indent=2) + "\n")

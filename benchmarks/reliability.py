@@ -1,28 +1,29 @@
-"""Calibration and accuracy estimates of PET without a test set: collects the scores that they are computed from.
+"""What PET says of itself without a test set, against test rows: calibration, the accuracy's interval, prediction sets.
 
-For each draw of T one run is trained on all of T, and one without each of `--folds` parts of it, as cross-fitting does.
-Stored are the scores of the ensemble and the classifier on T (held-out), the unlabelled rows, rows of the training
-files that are in no training set, to choose by, and test rows. Data sets: agnews, yelp and emotion from folders under
+For each draw of T, a run of the recipe `auto` with unlabelled and test rows. Printed are means over the draws: the
+accuracy; the expected calibration error (15 bins of equally many rows) of the classifier and the ensemble, as trained
+and calibrated; the estimate, half the width of its 95% interval, and how often it holds the accuracy on test rows;
+how often a prediction set at 0.9 holds the true label, and its size. `--held-out` measures on rows of the training
+files that are in no training set instead of the test rows. Data sets: agnews, yelp and emotion from folders under
 CLOZIFY_DATA_FOLDER, and debian, the sample data.
 
-    CLOZIFY_DATA_FOLDER=data python benchmarks/reliability.py agnews --draws 0,1,2,3,4 --output scores --cpu-recipe
+    CLOZIFY_DATA_FOLDER=data python benchmarks/reliability.py run agnews --draws 0,1,2,3,4 --output results --cpu-recipe
+    python benchmarks/reliability.py show results
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from unittest.mock import patch
 
 import numpy as np
 import typer
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from methods import draw
 
 if TYPE_CHECKING:
@@ -49,118 +50,99 @@ SOURCES: dict[str, tuple[Any, str, str, str]] = {  # task; labelled rows, unlabe
     "emotion": (EMOTION, "emotion/train.csv", "", "emotion/test.csv"),
     "debian": ("debian", "builtin:labeled", "builtin:unlabeled", "builtin:test"),
 }
-UNLABELED_ROWS = 300
-MEASURED_ROWS = 1000  # held-out rows, and test rows, at most
+HELD_OUT_ROWS = 2000
+UNLABELED_ROWS = 5000
+LEVEL = 0.9  # of prediction sets
+app = typer.Typer()
 
 
-@dataclass(frozen=True)
-class Draw:
-    """The rows of one draw."""
-
-    labeled: Rows
-    unlabeled: Rows  # that the classifier is trained on
-    other: Rows  # unlabelled, too, but not used in training
-    held_out: Rows
-    test: Rows | None
-
-
-def read(name: str, size: int, seed: int, balanced: bool) -> Draw:
-    """T, the unlabelled rows, rows to choose by, and test rows."""
+def read(name: str, size: int, seed: int, held_out: bool) -> tuple[Rows, Rows, Rows]:
+    """T, the unlabelled rows, and the rows to measure on."""
     import clozify
 
     source, *files = SOURCES[name]
     task = clozify.load_task(source)
-    if any(file and not file.startswith("builtin") for file in files) and "CLOZIFY_DATA_FOLDER" not in os.environ:
+    folder = os.environ.get("CLOZIFY_DATA_FOLDER")
+    if folder is None and not files[0].startswith("builtin"):
         sys.exit("Set CLOZIFY_DATA_FOLDER to the folder with the data sets; see the top of this script.")
-    folder = os.environ.get("CLOZIFY_DATA_FOLDER", "")
     labeled, unlabeled, test = (
-        None if not file else clozify.read_rows(file if file.startswith("builtin") else f"{folder}/{file}", task)
+        clozify.read_rows(file if file.startswith("builtin") else f"{folder}/{file}", task) if file else None
         for file in files
     )
     assert labeled is not None
-    rng = np.random.default_rng([seed, 7])
+    assert test is not None
     few = draw(labeled, size, seed)
-    if not balanced:
-        few = labeled.select(np.sort(np.random.default_rng(seed).choice(len(labeled), size, replace=False)))
     others = labeled.excluding(few)
-    order = rng.permutation(len(others))
-    held_out = others.select(np.sort(order[:MEASURED_ROWS]))
+    order = np.random.default_rng([seed, 7]).permutation(len(others))
+    if held_out:
+        test = others.select(np.sort(order[:HELD_OUT_ROWS]))
     if unlabeled is None:
-        unlabeled = others.select(np.sort(order[MEASURED_ROWS : MEASURED_ROWS + 5000]))
-    unlabeled = unlabeled.excluding(few, held_out, *([] if test is None else [test]))
-    chosen = rng.permutation(len(unlabeled))[: 2 * UNLABELED_ROWS]
-    if test is not None and len(test) > MEASURED_ROWS:
-        test = test.select(np.sort(np.random.default_rng(0).choice(len(test), MEASURED_ROWS, replace=False)))
-    used, other = (unlabeled.select(np.sort(part)) for part in np.split(chosen, [UNLABELED_ROWS]))
-    return Draw(few, used, other, held_out, test)
+        unlabeled = others.select(np.sort(order[HELD_OUT_ROWS : HELD_OUT_ROWS + UNLABELED_ROWS]))
+    return few, unlabeled.excluding(few, test), test
 
 
-def scores(run: Any, rows: Rows) -> NDArray[np.float32]:
-    """Log-probabilities of a finished run's classifier, (rows, labels)."""
-    logs: NDArray[np.float32] = np.log(np.maximum(run.probabilities(rows), 1e-9)).astype(np.float32)
-    return logs
+def set_coverage(held_out: list[float], probabilities: NDArray[Any], truth: NDArray[Any]) -> tuple[float, float]:
+    """How often split-conformal sets hold the true label, and how many labels they have."""
+    ordered = sorted(held_out)
+    index = int(np.floor((1 - LEVEL) * (len(ordered) + 1))) - 1
+    threshold = ordered[index] if index >= 0 else 0.0
+    sets = probabilities >= threshold
+    sets[np.arange(len(sets)), probabilities.argmax(axis=1)] = True
+    return float(sets[np.arange(len(truth)), truth].mean()), float(sets.sum(axis=1).mean())
 
 
-def train(rows: Draw, labeled: Rows, measured: Rows, folder: Path, settings: list[str]) -> dict[str, NDArray[Any]]:
-    """Train PET; the scores of `measured` and of unlabelled rows by each member and by the classifier."""
+def measure(rows: tuple[Rows, Rows, Rows], folder: Path, settings: list[str], method: str) -> dict[str, float]:
+    """The figures of one draw."""
     import clozify
-    from clozify.runs.records import EnsembleRecord
+    from clozify.data.decision import Decision
+    from clozify.metrics import calibration_error
+    from clozify.runs.reliability import load_reliability
 
-    result = clozify.train(
-        rows.labeled.task, labeled, folder, unlabeled=rows.unlabeled, test=measured, settings=settings
-    )
-    ensemble = EnsembleRecord.load(folder)
-    members = [folder / "members" / member.member for member in ensemble.weights]
-    (classifier,) = (folder / "classifiers").glob("*/test.npy")
+    labeled, unlabeled, test = rows
+    metrics = clozify.train(
+        labeled.task, labeled, folder, unlabeled=unlabeled, test=test, settings=settings, method=method
+    ).metrics
+    reliability = load_reliability(folder)
+    assert metrics.classifier is not None
+    assert metrics.ensemble is not None
+    assert metrics.classifier.calibration_error is not None
+    assert metrics.classifier.accuracy is not None
+    assert reliability is not None
+    scores = np.load(folder / "classifiers" / metrics.classifier.jobs[0] / "test.npy")
+    raw = Decision(labeled.task.labels)
+    probabilities = raw.probabilities(scores / reliability.temperature)
+    ensemble = json.loads((folder / "ensemble.json").read_text())
+    members = [np.load(folder / "members" / member["member"] / "test.npy") for member in ensemble["weights"]]
+    combined = np.average(members, axis=0, weights=[member["weight"] for member in ensemble["weights"]])
+    coverage, size = set_coverage(reliability.true_probability, probabilities, test.labels)
     return {
-        "weights": np.array([member.weight for member in ensemble.weights]),
-        "members": np.stack([np.load(path / "test.npy") for path in members]),
-        "members_unlabeled": np.stack([np.load(path / "unlabeled.npy") for path in members]),
-        "classifier": np.load(classifier),
-        "classifier_unlabeled": scores(result.run, rows.unlabeled),
-        "classifier_other": scores(result.run, rows.other),
+        "accuracy": metrics.classifier.accuracy,
+        "raw error": calibration_error(test.labels, raw.probabilities(scores)),
+        "error": metrics.classifier.calibration_error,
+        "raw ensemble error": calibration_error(test.labels, raw.probabilities(combined)),
+        "ensemble error": metrics.ensemble.calibration_error,
+        "estimate": reliability.accuracy,
+        "low": reliability.low,
+        "high": reliability.high,
+        "covered": float(reliability.low <= metrics.classifier.accuracy <= reliability.high),
+        "set coverage": coverage,
+        "set size": size,
+        "temperature": reliability.temperature,
+        "confidence": float(probabilities.max(axis=1).mean()),
     }
 
 
-def collect(name: str, size: int, seed: int, folds: int, balanced: bool, settings: list[str]) -> dict[str, Any]:
-    """All scores of one draw."""
-    from clozify.data.label_matrix import indicators
-    from clozify.methods.multilabel import split_folds
-    from clozify.reproduce.datasets import concat_rows
-
-    rows = read(name, size, seed, balanced)
-    truth = rows.labeled.labels
-    sets = [rows.held_out] + ([] if rows.test is None else [rows.test])
-    arrays: dict[str, Any] = {
-        "truth": truth,
-        "held_out_truth": rows.held_out.labels,
-        "test_truth": np.zeros(0) if rows.test is None else rows.test.labels,
-    }
-    with tempfile.TemporaryDirectory() as tmp:
-        measured = concat_rows(sets, rows.labeled.task, "measured rows")
-        whole = train(rows, rows.labeled, measured, Path(tmp) / "whole", settings)
-        arrays |= {f"whole_{key}": value for key, value in whole.items()}
-        assigned = split_folds(indicators(rows.labeled).astype(np.int64), folds, seed)
-        arrays["folds"] = assigned
-        for fold in range(folds):
-            held_out = rows.labeled.select(np.flatnonzero(assigned == fold))
-            part = rows.labeled.select(np.flatnonzero(assigned != fold))
-            of_fold = train(rows, part, held_out, Path(tmp) / f"fold{fold}", settings)
-            arrays |= {f"fold{fold}_{key}": value for key, value in of_fold.items()}
-    return arrays
-
-
-def main(
+@app.command()
+def run(
     name: str,
     output: Annotated[Path, typer.Option()],
     size: int = 50,
     draws: str = "0,1,2,3,4",
-    folds: int = 4,
-    balanced: bool = True,
+    method: str = "pet",
+    held_out: bool = False,
     cpu_recipe: bool = False,
-    model: str = "builtin",  # noqa: ARG001
 ) -> None:
-    """Collect the scores of all draws; those that are there are not computed again."""
+    """Measure every draw; those that are there are not computed again."""
     from clozify.config.auto import Conditions
 
     settings = []
@@ -169,11 +151,38 @@ def main(
         settings = ["kernels=torch", "precision=float32"]
     output.mkdir(parents=True, exist_ok=True)
     for seed in map(int, draws.split(",")):
-        path = output / f"{name}-{size}-{seed}.npz"
+        path = output / f"{name}-{method}-{size}-{seed}.json"
         if not path.exists():
-            np.savez_compressed(path, **collect(name, size, seed, folds, balanced, [*settings, f"seed={seed}"]))
-            print(path, flush=True)
+            with tempfile.TemporaryDirectory() as folder:
+                rows = read(name, size, seed, held_out)
+                figures = measure(rows, Path(folder) / "run", [*settings, f"seed={seed}"], method)
+            path.write_text(json.dumps(figures, indent=2), encoding="utf-8")
+            print(path.name, {key: round(value, 3) for key, value in figures.items()}, flush=True)
+
+
+@app.command()
+def show(folder: Path) -> None:
+    """Print a table: a line for each data set, method and size."""
+    groups = defaultdict(list)
+    for path in sorted(folder.glob("*.json")):
+        groups[path.stem.rsplit("-", 1)[0]].append(json.loads(path.read_text(encoding="utf-8")))
+    print(
+        "| | draws | accuracy | calibration error: as trained, calibrated | ensemble | estimate | ± | covered | sets |"
+    )
+    print("|---" * 9 + "|")
+    for name, draws in groups.items():
+        mean = {key: 100 * np.mean([draw[key] for draw in draws]) for key in draws[0]}
+        cells = [
+            f"{mean['accuracy']:.1f} ± {100 * np.std([draw['accuracy'] for draw in draws], ddof=1):.1f}",
+            f"{mean['raw error']:.1f}, {mean['error']:.1f}",
+            f"{mean['raw ensemble error']:.1f}, {mean['ensemble error']:.1f}",
+            f"{mean['estimate']:.1f}",
+            f"{(mean['high'] - mean['low']) / 2:.1f}",
+            f"{sum(draw['covered'] for draw in draws):.0f} of {len(draws)}",
+            f"{mean['set coverage']:.1f}, {mean['set size'] / 100:.2f} labels",
+        ]
+        print(f"| {name} | {len(draws)} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -28,6 +28,7 @@ from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels, write_thresholds
 from clozify.pipeline.folds import Fold, make_folds
 from clozify.pipeline.run import Run
+from clozify.pipeline.scope import fit_scope
 from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
 from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
@@ -37,11 +38,13 @@ from clozify.runs.keys import data_inputs, job_key, model_key
 from clozify.runs.metrics import ClassifierMetrics
 from clozify.runs.plan import Plan
 from clozify.runs.records import HELD_OUT_SCORES, TEST_SCORES
+from clozify.runs.scope import save_scope
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
 from clozify.utils.checked_files import read_json
 
 RECORD = "classifier.json"
+SCOPE = {"scope": 1}  # in the keys of classifiers that keep weights; raised with changes of their `scope.safetensors`
 
 
 class ClassifierTraining(Protocol):
@@ -203,6 +206,7 @@ def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) 
         max_seq_length=plan.recipe.max_seq_length,
         attention_dropout=plan.recipe.attention_dropout,
         **GpuOptions.from_recipe(plan.recipe).numerics(run.context.device),
+        **(SCOPE if keep_weights else {}),
         **training.key(plan),
     )
 
@@ -260,6 +264,7 @@ class ClassifierJob:
                 np.save(tmp_path / TEST_SCORES, _score(classifier, plan.test, device))
             if self.keep_weights:
                 classifier.save(tmp_path / "model")
+                save_scope(tmp_path / "model", fit_scope(classifier, plan, device))
             seconds = time.monotonic() - started
             record = {"seed": self.seed, "loss": losses, "dev": dev_scores, "seconds": seconds}
             (tmp_path / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")

@@ -24,6 +24,7 @@ from clozify.report.scores import (
     result_score,
     stage_scores,
 )
+from clozify.report.selective import Selective, selective
 from clozify.report.unlabeled import Agreement, NextRows, SoftLabels, agreement, label_next, soft_labels, unlabeled_ids
 from clozify.report.wrong_rows import WrongRows, wrong_rows
 from clozify.runs.metrics import Generation, TeacherMetrics
@@ -96,6 +97,7 @@ class Findings:
     generations: list[Generation]
     soft_labels: SoftLabels | None
     confusion: Confusion | None
+    selective: Selective | None
     wrong: WrongRows | None
     next: NextRows
     costs: Costs
@@ -131,6 +133,7 @@ def collect_findings(run: RunRecord, rows: Mapping[str, Rows | None] | None = No
         generations=[generation.model_copy(update={"each": None}) for generation in run.metrics.generations or []],
         soft_labels=soft_labels(run, label_counts),
         confusion=confused,
+        selective=selective(run, rows.get("test")),
         wrong=wrong_rows(run, rows.get("test"), problems.get("test")),
         next=replace(next_rows, problem=problems.get("unlabeled") if next_rows.rows else None),
         costs=run_costs(run),

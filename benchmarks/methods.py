@@ -50,8 +50,12 @@ def setfit_accuracy(
     command: list[str],
     site: str,
     settings: Mapping[str, Any] | None = None,
+    probabilities: Path | None = None,
 ) -> float:
-    """The accuracy of SetFit with its default settings, or others, trained in a process of its own."""
+    """The accuracy of SetFit with its default settings, or others, trained in a process of its own.
+
+    `probabilities` names a file for each test row's, (rows, labels).
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for rows, file in ((labeled, "labeled.jsonl"), (test, "test.jsonl")):
@@ -66,6 +70,7 @@ def setfit_accuracy(
             "seed": seed,
             "least_steps": 0,
             "settings": dict(settings or {}),
+            "probabilities": probabilities and str(probabilities.resolve()),
             "folder": name,
             "result": str(folder / "result.json"),
         }

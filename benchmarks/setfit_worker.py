@@ -119,6 +119,11 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
     speed = rows_per_second(predict, len(test["text"]))
     predicted = predict(len(test["text"]))
+    if job.get("probabilities"):  # a file for each test row's, (rows, labels)
+        import numpy as np
+
+        values = model.predict_proba(test["text"], as_numpy=True, show_progress_bar=False)
+        np.save(job["probabilities"], np.asarray(values, dtype=np.float32))
     right = [result == label for result, label in zip(predicted, test["label"], strict=True)]
     return {
         "accuracy": sum(right) / len(right),

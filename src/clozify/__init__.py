@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from clozify.estimator import PetClassifier as PetClassifier
     from clozify.inference.export import ExportResult as ExportResult
     from clozify.inference.export import export as export
-    from clozify.inference.finished_run import EvaluationResult as EvaluationResult
     from clozify.inference.finished_run import FinishedRun as FinishedRun
-    from clozify.inference.finished_run import Predictions as Predictions
     from clozify.inference.finished_run import evaluate as evaluate
     from clozify.inference.finished_run import load_run as load_run
     from clozify.inference.finished_run import predict as predict
     from clozify.inference.init_task import InitResult as InitResult
     from clozify.inference.init_task import init_task as init_task
+    from clozify.inference.predictions import EvaluationResult as EvaluationResult
+    from clozify.inference.predictions import Predictions as Predictions
     from clozify.inference.suggest import Suggestions as Suggestions
     from clozify.inference.suggest import suggest as suggest
     from clozify.inference.training import TrainResult as TrainResult
@@ -75,8 +75,9 @@ _MODULES = {
     ],
     "estimator": ["PetClassifier"],
     "inference.export": ["ExportResult", "export"],
-    "inference.finished_run": ["EvaluationResult", "FinishedRun", "Predictions", "evaluate", "load_run", "predict"],
+    "inference.finished_run": ["FinishedRun", "evaluate", "load_run", "predict"],
     "inference.init_task": ["InitResult", "init_task"],
+    "inference.predictions": ["EvaluationResult", "Predictions"],
     "inference.suggest": ["Suggestions", "suggest"],
     "inference.training": ["TrainResult", "train"],
     "inference.zero_shot": ["ZeroShotResult", "zero_shot"],

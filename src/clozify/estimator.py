@@ -38,11 +38,13 @@ from clozify.data.in_memory import (
 from clozify.data.rows import Rows
 from clozify.data.task_labels import sorted_labels
 from clozify.errors import ClozifyError, DataError, RunError, quoted
+from clozify.inference.abstaining import AbstainOptions
 from clozify.inference.finished_run import FinishedRun
 from clozify.inference.training import train
 from clozify.runs.folder import RunFolder
 from clozify.runs.metrics import Metrics
 from clozify.runs.records import EnsembleRecord
+from clozify.runs.reliability import RELIABILITY_FILE
 from clozify.runs.results import find_results
 from clozify.utils.atomic import atomic_folder
 
@@ -60,6 +62,9 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     - `model`, `student`, `method`, `recipe`, `settings`: as in `clozify.train`.
     - `teachers`: who votes besides the patterns and the task's own rules and teachers, as in `clozify.train`.
     - `random_state`: the recipe's first seed; `None` leaves the recipe's own.
+    - `min_confidence`, `max_risk` or `coverage`: `predict` answers `abstain_label` for uncertain rows, as in
+      `clozify.predict`.
+    - `abstain_label`: the answer for them, None or a value that is no label, such as "unknown" or -1.
     - `output`: a run folder to keep, in which training resumes; by default nothing is kept.
     - `verbose`: print progress lines.
 
@@ -87,6 +92,10 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         output: str | Path | None = None,
         verbose: bool = False,
+        min_confidence: float | None = None,
+        max_risk: float | None = None,
+        coverage: float | None = None,
+        abstain_label: Any = None,
     ) -> None:
         self.task = task
         self.unlabeled = unlabeled
@@ -99,6 +108,10 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.output = output
         self.verbose = verbose
+        self.min_confidence = min_confidence
+        self.max_risk = max_risk
+        self.coverage = coverage
+        self.abstain_label = abstain_label
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -116,6 +129,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         or aliases. Where rows may have several labels, `y` is a matrix of 0 and 1 with a column for each label in the
         task's order (a DataFrame's columns may be in any), a list of lists of labels, or texts such as `a|b`.
         """
+        self._abstain_options()  # an error before the training
         task = _load_task(self.task, y)
         columns = extract_columns(X, task, "X")
         names: Sequence[str | None]
@@ -159,6 +173,13 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._set_fitted(task, classes, class_indices, fitted)
         return self
 
+    def _abstain_options(self, sets: float | None = None) -> AbstainOptions:
+        """Which rows `predict` abstains from; a value out of range is an `InputError`."""
+        try:
+            return AbstainOptions(self.min_confidence, self.max_risk, self.coverage, sets)
+        except RunError as error:
+            raise InputError(error.problems) from None
+
     def _settings_with_seed(self) -> list[str]:
         """The recipe's settings, with `random_state` as its seed."""
         settings = [self.settings] if isinstance(self.settings, str) else list(self.settings)
@@ -191,18 +212,40 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return run.probabilities(rows)[:, self._class_indices]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
-        """Each row's most probable label, of the type that `y` had.
+        """Each row's most probable label, of the type that `y` had; `abstain_label` for rows that are abstained from.
 
-        Where rows may have several labels, a matrix of 0 and 1, (rows, labels), with a column for each of `classes_`.
+        With an `abstain_label` of another type than the labels', such as None, the array has the type `object`. Where
+        rows may have several labels, a matrix of 0 and 1, (rows, labels), with a column for each of `classes_`.
         """
+        check_is_fitted(self)
+        abstainer = self._fitted.run.abstainer(self._abstain_options())
         probabilities = self.predict_proba(X)
         if self.task_.multilabel:
             return self._fitted.run.decision.predict(probabilities).astype(np.int64)
         predicted: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
-        return predicted
+        if not abstainer.abstains:
+            return predicted
+        labels = abstainer.answers(probabilities).keep(predicted.tolist())
+        answers = [self.abstain_label if label is None else label for label in labels]
+        same_type = {type(label) for label in self.classes_.tolist()} == {type(self.abstain_label)}
+        return np.array(answers, dtype=None if same_type else object)
+
+    def predict_set(self, X: Any, level: float = 0.9) -> NDArray[np.bool_]:  # noqa: N803
+        """Whether each of `classes_` is in a row's prediction set, (rows, labels).
+
+        The set contains the true label for a fraction `level` of the rows.
+        """
+        check_is_fitted(self)
+        abstainer = self._fitted.run.abstainer(self._abstain_options(level))
+        sets = abstainer.answers(self.predict_proba(X)).sets
+        assert sets is not None  # a level was asked for
+        return sets
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """Accuracy: the share of rows whose label is predicted; of several labels, all of them."""
+        """Accuracy: the share of rows whose label is predicted; of several labels, all of them.
+
+        Every row counts with its most probable label, whether `predict` abstains from it or not.
+        """
         check_is_fitted(self)
         if self.task_.multilabel:
             cells = encode_label_sets(y, self.task_)
@@ -214,7 +257,8 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"y holds {quoted(unknown, 5)}, but the labels in fit were {quoted(classes)}; use the same."
             )
-        return float(super().score(X, y, sample_weight))
+        predicted = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return float(accuracy_score(column_or_1d(y), predicted, sample_weight=sample_weight))
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted estimator as JSON and safetensors, without unlabelled rows that were passed in memory."""
@@ -273,6 +317,7 @@ class FittedFolder:
         """Copy a finished run's result: the classifier or, where none was distilled, the members."""
         results = find_results(run, method)
         names = ["run.json", "metrics.json"]
+        names += [RELIABILITY_FILE] if (results / RELIABILITY_FILE).is_file() else []
         if (results / "classifier").is_dir():
             names.append("classifier")
         else:

@@ -13,6 +13,7 @@ import torch
 from clozify.config.recipe import load_recipe
 from clozify.config.task import parse_task
 from clozify.data.decision import Decision
+from clozify.inference.abstaining import Abstainer
 from clozify.models.classifier import new_classifier
 from clozify.serving.app import PredictionService
 from clozify.serving.requests import Limits
@@ -37,7 +38,7 @@ class Slow:
 
     def __init__(self, task):
         self.task, self.gate, self.scored = parse_task(task), threading.Event(), []
-        self.decision = Decision(self.task.labels)
+        self.decision, self.abstainer = Decision(self.task.labels), Abstainer()
 
     def scores(self, texts):
         assert self.gate.wait(20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +10,17 @@ from rich.console import Console
 
 import clozify
 from clozify.cli.options import (
+    CoverageOption,
     JsonOption,
     MapOption,
+    MaxRiskOption,
     MethodOption,
+    MinConfidenceOption,
+    OptionalFraction,
     PrecisionOption,
     QuietOption,
+    RejectOption,
+    SetsOption,
     app,
     parse_mapping,
     print_json,
@@ -26,7 +31,7 @@ from clozify.errors import DataError, ExportError, RunError, quoted
 RunArgument = Annotated[str, typer.Argument(metavar="DIR", help="A run's folder or address, or a classifier's folder.")]
 
 
-@app.command()
+@app.command(cls=OptionalFraction)
 def predict(
     run: RunArgument,
     data: Annotated[str | None, typer.Option(help="Rows to predict.")] = None,
@@ -45,19 +50,33 @@ def predict(
     ] = None,
     mapping: MapOption = None,
     precision: PrecisionOption = "auto",
+    min_confidence: MinConfidenceOption = None,
+    max_risk: MaxRiskOption = None,
+    coverage: CoverageOption = None,
+    sets: SetsOption = None,
+    reject_out_of_scope: RejectOption = None,
 ) -> None:
     """Predict new rows with a finished run."""
+    from clozify.inference.abstaining import AbstainOptions, Tally
+
     if (data is None) == (not text):
         raise DataError("predict takes rows, either as --data FILE or as --text TEXT; write one of the two.")
-    finished = clozify.load_run(run, method, precision)
+    options = AbstainOptions(min_confidence, max_risk, coverage, sets, reject_out_of_scope)
+    finished, tally = clozify.load_run(run, method, precision), Tally()
+    abstainer = finished.abstainer(options)
     rows = data if data is not None else _text_rows(text or [], finished.task)
     predictions = None
     if output is not None:
-        predicted_rows = finished.predict_to_file(rows, output, parse_mapping(mapping), with_text, top)
+        columns = parse_mapping(mapping)
+        predicted_rows = finished.predict_to_file(rows, output, columns, with_text, top, abstainer, tally)
     else:
-        predictions = finished.predict(rows, column_mapping=parse_mapping(mapping))
+        chosen = (min_confidence, max_risk, coverage, sets, reject_out_of_scope)
+        predictions = finished.predict(rows, None, parse_mapping(mapping), False, None, *chosen)
         predicted_rows = predictions.rows
+        tally.add(predictions.answers, len(predictions))
     typer.echo(f"Predicted by {finished.description}.", err=True)
+    for line in abstainer.lines(tally):
+        typer.echo(line, err=True)
     for note in [*finished.notes, *predicted_rows.warnings]:
         typer.echo(f"note: {note}", err=True)
     if predictions is None:
@@ -74,9 +93,13 @@ def _print_predictions(predictions: clozify.Predictions, with_text: bool, top: i
     texts = {field: predictions.rows.texts(field) for field in (task.fields if with_text else [])}
     order = None if top is None else top_labels(predictions.probabilities, top)
     sums = predictions.group_probabilities
-    answers: Sequence[str | list[str]] = predictions.label_sets if task.multilabel else predictions.labels
+    answers = predictions.answers.keep(predictions.label_sets if task.multilabel else predictions.labels)
+    decided = {"abstained": predictions.answers.abstained, "prediction_set": predictions.sets}
+    if predictions.out_of_scope is not None:
+        decided["out_of_scope"] = predictions.out_of_scope.round(6).tolist()
     for index, (row_id, label, row) in enumerate(zip(predictions.ids, answers, predictions.probabilities, strict=True)):
         content = {"id": row_id, **{field: values[index] for field, values in texts.items()}, "prediction": label}
+        content |= {name: values[index] for name, values in decided.items() if values is not None}
         shown = range(len(row)) if order is None else order[index]
         content["probabilities"] = {labels[i]: round(float(row[i]), 6) for i in shown}
         if groups is not None and sums is not None and task.label_groups is not None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from clozify import __version__
 from clozify.errors import TaskError
@@ -72,8 +73,52 @@ PrecisionOption = Annotated[
     str,
     typer.Option(help="A classifier's arithmetic on a CPU: 'float32', 'int8', or 'auto': int8 where it is faster."),
 ]
+MinConfidenceOption = Annotated[
+    float | None, typer.Option(help="Predict nothing for rows whose most probable label is less probable than this.")
+]
+MaxRiskOption = Annotated[
+    float | None,
+    typer.Option(help="Predict nothing for uncertain rows, so that at most this fraction of predictions is wrong."),
+]
+CoverageOption = Annotated[
+    float | None, typer.Option(help="Predict nothing for uncertain rows, so that this fraction of rows is predicted.")
+]
+SetsOption = Annotated[
+    float | None,
+    typer.Option(help="Add a set of labels that contains the true one for this fraction of the rows, such as 0.9."),
+]
+REJECT_OPTION, DEFAULT_REJECTED = "--reject-out-of-scope", 0.05
+RejectOption = Annotated[
+    float | None,
+    typer.Option(
+        REJECT_OPTION,
+        metavar="[FRACTION]",
+        help="Predict nothing for rows unlike those of the training; FRACTION of the task's rows may be, default 0.05.",
+    ),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 LengthOption = Annotated[int, typer.Option(min=8, help="The maximum number of tokens per row; longer rows are cut.")]
+
+
+class OptionalFraction(TyperCommand):
+    """A command whose option --reject-out-of-scope may stand without a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with the default value where the option has none."""
+        filled: list[str] = []
+        for argument, following in zip(args, [*args[1:], ""], strict=True):
+            filled.append(argument)
+            if argument == REJECT_OPTION and not _is_number(following):
+                filled.append(str(DEFAULT_REJECTED))
+        return super().parse_args(ctx, filled)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_mapping(pairs: list[str] | None) -> dict[str, str]:

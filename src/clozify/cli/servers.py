@@ -7,11 +7,22 @@ from typing import Annotated
 
 import typer
 
-from clozify.cli.options import MethodOption, ModelOption, PrecisionOption, app
+from clozify.cli.options import (
+    CoverageOption,
+    MaxRiskOption,
+    MethodOption,
+    MinConfidenceOption,
+    ModelOption,
+    OptionalFraction,
+    PrecisionOption,
+    RejectOption,
+    SetsOption,
+    app,
+)
 from clozify.errors import require_package
 
 
-@app.command()
+@app.command(cls=OptionalFraction)
 def serve(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, a classifier or an export.")],
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0: all addresses.")] = "127.0.0.1",
@@ -27,15 +38,23 @@ def serve(
     ] = None,
     method: MethodOption = None,
     precision: PrecisionOption = "auto",
+    min_confidence: MinConfidenceOption = None,
+    max_risk: MaxRiskOption = None,
+    coverage: CoverageOption = None,
+    sets: SetsOption = None,
+    reject_out_of_scope: RejectOption = None,
 ) -> None:
     """Serve a finished run's predictions over HTTP."""
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         require_package(package, "serve", "A server")
+    from clozify.inference.abstaining import AbstainOptions
+    from clozify.serving.model import ServedModel
     from clozify.serving.requests import Limits
     from clozify.serving.server import serve as run_server
 
     limits = Limits(max_texts, max_body, max_waiting, timeout)
-    run_server(folder, host, port, limits, token_file, typer.echo, method, precision)
+    options = AbstainOptions(min_confidence, max_risk, coverage, sets, reject_out_of_scope)
+    run_server(lambda: ServedModel(folder, method, precision, options), host, port, limits, token_file, typer.echo)
 
 
 @app.command()

@@ -1,26 +1,59 @@
 """Writes predictions as CSV, JSONL or Parquet: each row's id, true label (if any), prediction and probabilities.
 
-Where the task has groups, also the predicted label's group and the groups' probabilities.
+Where the task has groups, also the predicted label's group and the groups' probabilities; where it was asked for, why a
+row has no prediction, its prediction set and its out-of-scope score.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozify.data.decision import Decision
 from clozify.data.ids import plain_ids
+from clozify.data.label_matrix import join_labels
 from clozify.data.rows import Rows
 from clozify.errors import DataError, quoted
 from clozify.utils.atomic import atomic_write, check_writable
 
 JSON_ROWS = 1_024  # rows that are Python objects at a time
 SUFFIXES = (".csv", ".jsonl", ".parquet")
+
+ANSWER_COLUMNS = ("abstained", "prediction_set", "out_of_scope")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What was decided about some rows besides their probabilities; None: not asked for."""
+
+    abstained: Sequence[str | None] | None = None  # (rows,): why a row has no prediction, None where it has one
+    sets: NDArray[np.bool_] | None = None  # (rows, labels): the labels of each row's prediction set
+    out_of_scope: NDArray[np.floating[Any]] | None = None  # (rows,): higher for rows that belong to no label
+
+    def part(self, start: int, stop: int) -> Answers:
+        """Of consecutive rows."""
+        parts = (self.abstained, self.sets, self.out_of_scope)
+        return Answers(*(None if values is None else values[start:stop] for values in parts))  # type: ignore[arg-type]
+
+    def keep(self, values: Sequence[Any]) -> list[Any]:
+        """The values of the rows that have a prediction, None for the others."""
+        if self.abstained is None:
+            return list(values)
+        return [value if reason is None else None for value, reason in zip(values, self.abstained, strict=True)]
+
+
+class PredictedChunk(NamedTuple):
+    """Consecutive rows from `start` on: probabilities, (rows, labels), and what was decided."""
+
+    start: int
+    probabilities: NDArray[np.float64]
+    answers: Answers = Answers()
 
 
 def check_output(path: Path, *inputs: str | Path, what: str = "Predictions") -> None:
@@ -43,12 +76,12 @@ def check_output(path: Path, *inputs: str | Path, what: str = "Predictions") -> 
 def write_predictions(
     path: Path,
     rows: Rows,
-    chunks: Iterable[tuple[int, NDArray[np.float64]]],
+    chunks: Iterable[PredictedChunk | tuple[int, NDArray[np.float64]]],
     with_text: bool = False,
     top: int | None = None,
     decision: Decision | None = None,
 ) -> None:
-    """Write chunks `(start, probabilities)` of all rows in order; probabilities are (rows, labels).
+    """Write `PredictedChunk`s of all rows in order, or chunks `(start, probabilities)`.
 
     `with_text` adds a column for each field of the task. With `top`, each row has that many likeliest labels with their
     probabilities instead of a column for every label. Several labels of a row, which `decision` says, are a list, in
@@ -56,13 +89,13 @@ def write_predictions(
     """
     check_output(path)
     suffix, decision = path.suffix.lower(), decision or Decision(rows.task.labels)
-    tables = (_table(rows, start, scores, decision, suffix, with_text, top) for start, scores in chunks)
+    tables = (_table(rows, PredictedChunk(*chunk), decision, suffix, with_text, top) for chunk in chunks)
     write_tables(path, tables)
 
 
 def text_columns(rows: Rows) -> list[str]:
     """The fields as columns of predictions; an error where a field has the name of another column of theirs."""
-    own = {"id", "label", "prediction", *(f"probability_{label}" for label in rows.task.labels)}
+    own = {"id", "label", "prediction", *ANSWER_COLUMNS, *(f"probability_{label}" for label in rows.task.labels)}
     if (groups := rows.task.label_groups) is not None:
         own |= {"prediction_group", *(f"group_probability_{name}" for name in groups.names)}
     if clash := [field for field in rows.task.fields if field in own]:
@@ -76,18 +109,11 @@ def write_tables(path: Path, tables: Iterable[Any]) -> None:
         _WRITERS[path.suffix.lower()](tmp_path, tables)
 
 
-def _table(
-    rows: Rows,
-    start: int,
-    probabilities: NDArray[np.float64],
-    decision: Decision,
-    suffix: str,
-    with_text: bool,
-    top: int | None,
-) -> Any:
+def _table(rows: Rows, chunk: PredictedChunk, decision: Decision, suffix: str, with_text: bool, top: int | None) -> Any:
     """The predictions of consecutive rows; ids keep the type of their column in Parquet, which alone can."""
     import pyarrow as pa
 
+    start, probabilities, answers = chunk
     stop, labels = start + len(probabilities), rows.task.labels
     ids = rows.id_column(start, stop)
     columns: dict[str, Any] = {"id": ids if suffix == ".parquet" else plain_ids(ids)}
@@ -101,21 +127,40 @@ def _table(
         columns["label"] = pa.array(
             [name if has_label else None for name, has_label in zip(names(truth), labeled, strict=True)], dtype
         )
-    columns["prediction"] = pa.array(names(decision.predict(probabilities)), dtype)
-    columns |= _group_columns(rows, probabilities) | _probability_columns(labels, probabilities, top)
+    columns["prediction"] = pa.array(answers.keep(names(decision.predict(probabilities))), dtype)
+    columns |= _answer_columns(answers, decision, suffix) | _group_columns(rows, probabilities, answers)
+    columns |= _probability_columns(labels, probabilities, top)
     return pa.table(columns)
 
 
-def _group_columns(rows: Rows, probabilities: NDArray[np.float64]) -> dict[str, Any]:
+def _answer_columns(answers: Answers, decision: Decision, suffix: str) -> dict[str, Any]:
+    """Why each row has no prediction, its prediction set and its out-of-scope score, where they were asked for."""
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {}
+    if answers.abstained is not None:
+        columns["abstained"] = pa.array(answers.abstained, pa.string())
+    if answers.sets is not None:
+        sets: list[Any] = decision.name_lists(answers.sets)
+        dtype = pa.string() if suffix == ".csv" else pa.list_(pa.string())
+        if suffix == ".csv":
+            sets = [join_labels(names, decision.separator) for names in sets]
+        columns["prediction_set"] = pa.array(sets, dtype)
+    if answers.out_of_scope is not None:
+        columns["out_of_scope"] = answers.out_of_scope.astype(np.float32)
+    return columns
+
+
+def _group_columns(rows: Rows, probabilities: NDArray[np.float64], answers: Answers) -> dict[str, Any]:
     """The predicted label's group, and every group's probability; nothing where the task has no groups."""
     import pyarrow as pa
 
     if (groups := rows.task.label_groups) is None:
         return {}
     sums = groups.sum_columns(probabilities).astype(np.float32)  # (rows, groups)
-    predicted = pa.array(groups.by_label).take(pa.array(probabilities.argmax(axis=-1)))
+    predicted = answers.keep([groups.by_label[index] for index in probabilities.argmax(axis=-1)])
     return {
-        "prediction_group": predicted,
+        "prediction_group": pa.array(predicted, pa.string()),
         **{f"group_probability_{name}": sums[:, index] for index, name in enumerate(groups.names)},
     }
 

@@ -31,6 +31,7 @@ from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, lo
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE, OUTPUT
 from clozify.report.run import RunInputs
 from clozify.runs.metrics import Record
+from clozify.runs.reliability import RELIABILITY_FILE
 from clozify.runs.results import weights_hash
 from clozify.utils.atomic import atomic_folder
 from clozify.utils.checked_files import read_record
@@ -232,7 +233,9 @@ def _write_folder(classifier: Classifier, source: Path, folder: Path) -> None:
     """Write the graph in 32 bits, with the tokenizer, the configuration and the task of the classifier in `source`."""
     classifier.tokenizer.hf_tokenizer.save_pretrained(folder)
     classifier.model.config.save_pretrained(folder)
-    shutil.copyfile(source / TASK_FILE, folder / TASK_FILE)
+    for name in (TASK_FILE, RELIABILITY_FILE):
+        if name == TASK_FILE or (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
     width = min(16, classifier.max_length)
     ids = torch.full((2, width), classifier.tokenizer.mask_id)
     mask = torch.ones_like(ids)

@@ -7,7 +7,7 @@ ensemble of members (section 3.2).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,17 @@ from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, text_columns, write_predictions
 from clozify.data.rows import Rows
 from clozify.errors import RunError, quoted
+from clozify.inference.abstaining import Abstainer, AbstainOptions, ScoredChunk, Tally, choose_thresholds
 from clozify.inference.frozen import FrozenMember
 from clozify.inference.loaded_member import LoadedMember
+from clozify.inference.predictions import EvaluationResult as EvaluationResult
+from clozify.inference.predictions import Predictions as Predictions
+from clozify.inference.scope import classifier_scope, probabilities_and_scope
 from clozify.inference.voting import VotingTeachers
 from clozify.methods.ensemble import combine_scores
+from clozify.methods.scope import Scope
 from clozify.methods.score import TOKENS_PER_BATCH
-from clozify.metrics import Evaluation, detailed_metrics
+from clozify.metrics import detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task, load_decision
 from clozify.models.cloze import ClozeModel
 from clozify.models.int8_linear import PRECISIONS
@@ -44,65 +49,6 @@ from clozify.runs.results import METHOD_NAMES, check_finished, first_method, is_
 from clozify.runs.stored_folder import local_copy
 from clozify.utils.checked_files import open_npy
 from clozify.utils.progress import progress
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """The labels' probabilities for each row."""
-
-    rows: Rows
-    probabilities: NDArray[np.float64]  # (rows, labels), the columns in the order of `rows.task.labels`
-    decision: Decision  # which labels the probabilities mean
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def ids(self) -> list[Any]:
-        """Each row's id: the task's id column where the data has it, else the row's number from 0."""
-        return self.rows.ids()
-
-    @property
-    def labels(self) -> list[str]:
-        """Each row's most probable label or, where rows may have several, all of them in one text, as `a|b`."""
-        return self.decision.names(self.decision.predict(self.probabilities))
-
-    @property
-    def label_sets(self) -> list[list[str]]:
-        """Each row's labels: one, or where rows may have several any number of them."""
-        predicted = self.decision.predict(self.probabilities)
-        if self.decision.multilabel:
-            return self.decision.name_lists(predicted)
-        return [[name] for name in self.decision.names(predicted)]
-
-    @property
-    def groups(self) -> list[str] | None:
-        """The group of each row's most probable label; None where the task has no groups."""
-        groups = self.rows.task.label_groups
-        return None if groups is None else [groups.by_label[index] for index in self.probabilities.argmax(axis=1)]
-
-    @property
-    def group_probabilities(self) -> NDArray[np.float64] | None:
-        """(rows, groups), the columns in the order of `rows.task.label_groups.names`; None where there are none."""
-        groups = self.rows.task.label_groups
-        return None if groups is None else groups.sum_columns(self.probabilities)
-
-    def save(self, path: str | Path, with_text: bool = False, top: int | None = None) -> None:
-        """Write ids, labels and probabilities, and the texts if asked for, as .csv, .jsonl or .parquet.
-
-        With `top`, each row has that many likeliest labels instead of every label's probability.
-        """
-        chunks = ((start, self.probabilities[start:stop]) for start, stop in self.rows.chunks())
-        write_predictions(Path(path), self.rows, chunks, with_text, top, self.decision)
-
-
-class EvaluationResult(Evaluation):
-    """A finished run measured on labelled rows."""
-
-    model: str  # what answered
-    data: str  # where the rows are from
-    rows: int
-    warnings: list[str]
 
 
 class FinishedRun:
@@ -169,15 +115,21 @@ class FinishedRun:
         decision = decision_of(self.task, self._ensemble.thresholds, str(self.folder / ENSEMBLE_FILE))
         return replace(decision, temperature=self._ensemble.temperature)
 
-    @cached_property
-    def reliability(self) -> Reliability | None:
-        """The estimated accuracy and the held-out rows that it comes from; None where nothing was estimated."""
-        return load_reliability(self.folder if self.classifier is None else self.classifier)
-
     @property
     def metrics(self) -> Metrics:
         """What the run measured; only a run's own folder has it."""
         return Metrics.load(self._file("metrics.json"))
+
+    @cached_property
+    def reliability(self) -> Reliability | None:
+        """The held-out scores of the labelled rows; None where the run has none."""
+        folders = [self.folder] + ([] if self.classifier is None else [self.classifier])
+        return next((record for folder in folders if (record := load_reliability(folder)) is not None), None)
+
+    def abstainer(self, options: AbstainOptions) -> Abstainer:
+        """The thresholds for what is asked for; raises a `RunError` where the run lacks what they need."""
+        load_scope = partial(classifier_scope, self.classifier, self.folder)
+        return choose_thresholds(options, str(self.folder), self.task.multilabel, self.reliability, load_scope)
 
     @property
     def report(self) -> Path:
@@ -197,14 +149,21 @@ class FinishedRun:
         column_mapping: Mapping[str, str] | None = None,
         with_text: bool = False,
         top: int | None = None,
+        min_confidence: float | None = None,
+        max_risk: float | None = None,
+        coverage: float | None = None,
+        sets: float | None = None,
+        reject_out_of_scope: float | bool | None = None,
     ) -> Predictions:
-        """Predict rows: a file's name, or texts, dicts by field or a DataFrame; `output` names a file to write."""
+        """Predict rows: a file's name, or texts, dicts by field or a DataFrame; parameters as of `clozify.predict`."""
         if output is not None:
             check_output(Path(output), *([data] if isinstance(data, (str, Path)) else []))
+        abstainer = self.abstainer(AbstainOptions(min_confidence, max_risk, coverage, sets, reject_out_of_scope))
         rows = load_rows(data, self.task, column_mapping)
         if with_text:
             text_columns(rows)  # fails before the work, not after it
-        predictions = Predictions(rows, self.probabilities(rows), self.decision)
+        probabilities, scores = probabilities_and_scope(self, rows, abstainer.scope)
+        predictions = Predictions(rows, probabilities, self.decision, abstainer.answers(probabilities, scores))
         if output is not None:
             predictions.save(output, with_text, top)
         return predictions
@@ -233,27 +192,36 @@ class FinishedRun:
         column_mapping: Mapping[str, str] | None = None,
         with_text: bool = False,
         top: int | None = None,
+        abstainer: Abstainer | None = None,
+        tally: Tally | None = None,
     ) -> Rows:
         """Predict rows like `predict`, but write them chunk by chunk; memory does not grow with the rows.
 
-        Returns the rows. An ensemble's scores are held for all rows.
+        Returns the rows; what the abstainer decides is counted in `tally`. An ensemble's scores are held for all rows.
         """
         check_output(Path(output), *([data] if isinstance(data, (str, Path)) else []))
         rows = load_rows(data, self.task, column_mapping)
         if with_text:
             text_columns(rows)  # fails before the work, not after it
-        write_predictions(Path(output), rows, self._probability_chunks(rows), with_text, top, self.decision)
+        abstainer = abstainer or Abstainer()
+        chunks = abstainer.decide(self.score_chunks(rows, abstainer.scope), tally or Tally())
+        write_predictions(Path(output), rows, chunks, with_text, top, self.decision)
         return rows
 
-    def _probability_chunks(self, rows: Rows) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    def score_chunks(self, rows: Rows, scope: Scope | None = None) -> Iterator[ScoredChunk]:
+        """Yield `(start, probabilities, out-of-scope scores)` of consecutive rows; the latter with a `scope` alone."""
         if self.classifier is None or not len(rows):
             probabilities = self.probabilities(rows)
-            yield from ((start, probabilities[start:stop]) for start, stop in rows.chunks())
+            yield from ((start, probabilities[start:stop], None) for start, stop in rows.chunks())
             return
-        tokens_per_batch = TOKENS_PER_BATCH[self.device]
+        classifier, budget, decision = self.loaded_classifier, TOKENS_PER_BATCH[self.device], self.decision
         with progress("predicting", len(rows)) as advance:
-            for start, scores in self.loaded_classifier.score_rows(rows, tokens_per_batch, advance):
-                yield start, self.decision.probabilities(scores)
+            if scope is None:
+                for start, scores in classifier.score_rows(rows, budget, advance):
+                    yield start, decision.probabilities(scores), None
+                return
+            for start, scores, states in classifier.embed_rows(rows, budget, advance):
+                yield start, decision.probabilities(scores), scope.scores(states[:, 1])
 
     def probabilities(self, rows: Rows) -> NDArray[np.float64]:
         """q(l | x) of each row, (rows, labels)."""
@@ -371,6 +339,11 @@ def predict(
     column_mapping: Mapping[str, str] | None = None,
     with_text: bool = False,
     top: int | None = None,
+    min_confidence: float | None = None,
+    max_risk: float | None = None,
+    coverage: float | None = None,
+    sets: float | None = None,
+    reject_out_of_scope: float | bool | None = None,
 ) -> Predictions:
     """Predict rows with a finished run.
 
@@ -381,8 +354,15 @@ def predict(
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `with_text`: write the rows' texts to `output` as well.
     - `top`: write each row's `top` likeliest labels to `output` instead of every label's probability.
+    - `min_confidence`: rows whose most probable label is less probable get no prediction. Instead of it, `max_risk`
+      (the most predictions that may be wrong, as 0.05) or `coverage` (how many rows get a prediction, as 0.8) choose
+      the threshold on held-out scores of the run's labelled rows.
+    - `sets`: also a set of labels for each row, which contains the true one for this fraction of the rows, as 0.9.
+    - `reject_out_of_scope`: rows that are like none of the training get no prediction; True, or the fraction of rows
+      of the task that may be rejected.
     """
-    return _opened(run).predict(data, output, column_mapping, with_text, top)
+    chosen = (min_confidence, max_risk, coverage, sets, reject_out_of_scope)
+    return _opened(run).predict(data, output, column_mapping, with_text, top, *chosen)
 
 
 def evaluate(

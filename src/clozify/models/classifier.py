@@ -97,6 +97,24 @@ class Classifier(Encoder):
         order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self.device)
         return torch.cat(logits)[order]
 
+    def scores_and_states(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Raw scores, (batch, labels), and the first and the mean of each row's last states, (batch, 2, hidden)."""
+        groups, logits, states, hidden = list[NDArray[np.int64]](), list[Tensor](), list[Tensor](), list[Tensor]()
+        lengths = batch.attention_mask.sum(axis=1)
+        hook = self.model.base_model.register_forward_hook(lambda _, __, output: hidden.append(output[0]))
+        try:
+            for group, output in self.forward_passes(self.model, batch, lengths, self.device.type == "cpu"):
+                groups.append(group)
+                logits.append(output.logits)
+                last = hidden.pop().float()  # (group, width, hidden)
+                in_text = torch.arange(last.shape[1]) < torch.from_numpy(lengths[group])[:, None]
+                weights = in_text.to(last.device).float() / in_text.sum(dim=1, keepdim=True).to(last.device)
+                states.append(torch.stack([last[:, 0], torch.einsum("rwh,rw->rh", last, weights)], dim=1))
+        finally:
+            hook.remove()
+        order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self.device)
+        return torch.cat(logits)[order], torch.cat(states)[order]
+
     def start_from(self, probabilities: NDArray[Any]) -> None:
         """Let a new head answer with these probabilities, (labels,), of several labels a row: its bias is their logit.
 
@@ -192,6 +210,23 @@ class Classifier(Encoder):
                     scores[batch.rows] = self.scores(batch).float().cpu().numpy()
                 advance(len(batch.rows))
             yield start, current_group().sum_arrays(scores)
+
+    @torch.inference_mode()
+    def embed_rows(
+        self, rows: Rows, token_budget: int, advance: Callable[[int], None] = lambda count: None
+    ) -> Iterator[tuple[int, NDArray[np.float32], NDArray[np.float32]]]:
+        """Yield `(start, scores, states)` of consecutive chunks of rows, as `scores_and_states` has them."""
+        self.model.eval()
+        for start, stop in rows.chunks():
+            encoded = self.encode(rows, start, stop)
+            scores = np.zeros((stop - start, len(self.task.labels)), dtype=np.float32)
+            states = np.zeros((stop - start, 2, int(self.model.config.hidden_size)), dtype=np.float32)
+            for batch in self.batches(encoded, token_budget):
+                batch_scores, batch_states = self.scores_and_states(batch)
+                scores[batch.rows] = batch_scores.float().cpu().numpy()
+                states[batch.rows] = batch_states.cpu().numpy()
+                advance(len(batch.rows))
+            yield start, scores, states
 
     def batches(self, encoded: EncodedRows, token_budget: int) -> Iterator[Batch]:
         """All rows, sorted by length, in batches of at most `token_budget` tokens; in int8, small ones are faster."""

@@ -31,6 +31,7 @@ from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, ren
 from clozify.pipeline.cross_fitting import calibrate_classifier, publish_reliability
 from clozify.pipeline.folds import Fold, estimate_folds, make_folds
 from clozify.pipeline.run import Run
+from clozify.pipeline.scope import fit_scope
 from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
 from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
@@ -41,12 +42,14 @@ from clozify.runs.metrics import ClassifierMetrics
 from clozify.runs.plan import Plan
 from clozify.runs.records import HELD_OUT_SCORES, TEST_SCORES, UNLABELED_SCORES
 from clozify.runs.reliability import Reliability
+from clozify.runs.scope import save_scope
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
 from clozify.utils.checked_files import open_npy, read_json
 
 RECORD = "classifier.json"
 CONFIDENCE_ROWS = 300  # unlabelled rows, evenly spaced, that a classifier is calibrated on
+SCOPE = {"scope": 1}  # in the keys of classifiers that keep weights; raised with changes of their `scope.safetensors`
 
 
 class ClassifierTraining(Protocol):
@@ -241,6 +244,7 @@ def _key(run: Run, training: ClassifierTraining, seed: int, keep_weights: bool) 
         attention_dropout=plan.recipe.attention_dropout,
         **GpuOptions.from_recipe(plan.recipe).numerics(run.context.device),
         **({"confidence_rows": CONFIDENCE_ROWS} if _is_calibrated(plan) else {}),
+        **(SCOPE if keep_weights else {}),
         **training.key(plan),
     )
 
@@ -307,6 +311,7 @@ class ClassifierJob:
                     sample = plan.unlabeled.select(np.unique(chosen.astype(np.int64)))
                     np.save(tmp_path / UNLABELED_SCORES, _score(classifier, sample, device))
                 classifier.save(tmp_path / "model")
+                save_scope(tmp_path / "model", fit_scope(classifier, plan, device))
             seconds = time.monotonic() - started
             record = {
                 "seed": self.seed,

@@ -24,6 +24,7 @@ from clozify.report.scores import (
     result_score,
     stage_scores,
 )
+from clozify.report.selective import Selective, selective
 from clozify.report.unlabeled import Agreement, NextRows, SoftLabels, agreement, label_next, soft_labels, unlabeled_ids
 from clozify.report.wrong_rows import WrongRows, wrong_rows
 from clozify.runs.metrics import AccuracyMetrics, Generation, TeacherMetrics
@@ -97,6 +98,7 @@ class Findings:
     estimate: AccuracyMetrics | None  # without test rows
     soft_labels: SoftLabels | None
     confusion: Confusion | None
+    selective: Selective | None
     wrong: WrongRows | None
     next: NextRows
     costs: Costs
@@ -133,6 +135,7 @@ def collect_findings(run: RunRecord, rows: Mapping[str, Rows | None] | None = No
         estimate=run.metrics.estimate,
         soft_labels=soft_labels(run, label_counts),
         confusion=confused,
+        selective=selective(run, rows.get("test")),
         wrong=wrong_rows(run, rows.get("test"), problems.get("test")),
         next=replace(next_rows, problem=problems.get("unlabeled") if next_rows.rows else None),
         costs=run_costs(run),

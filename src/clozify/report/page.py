@@ -36,6 +36,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {"percent": percent, "duration": duration, "count": _thousands, "parts": pattern_parts}
     environment.globals |= {"bar": svg.bar, "before_after": svg.before_after, "bar_with_tick": svg.bar_with_tick}
+    environment.globals |= {"lines": svg.lines}
     return environment
 
 

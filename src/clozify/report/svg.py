@@ -44,6 +44,17 @@ def bar_with_tick(fraction: float, tick: float | None, text: str) -> Markup:
     return _svg(shapes, text)
 
 
+def lines(curves: list[list[tuple[float, float]]], highest: float, text: str) -> Markup:
+    """Curves of points in 0 to 1 and 0 to `highest`, over a grid of quarters; the drawing stretches to its frame."""
+    grid = [25 * step for step in range(5)]
+    shapes = [f'<path class="grid" d="M0 {at}H100M{at} 0V100"/>' for at in grid]
+    for index, points in enumerate(curves):
+        path = "L".join(f"{100 * x:.2f} {100 - 100 * min(y / highest, 1):.2f}" for x, y in points)
+        shapes.append(f'<path class="curve{index}" d="M{path}"/>')
+    opening = f'<svg class="lines" role="img" aria-label="{escape(text)}" viewBox="0 0 100 100"'
+    return Markup(f'{opening} preserveAspectRatio="none">{"".join(shapes)}</svg>')
+
+
 def _svg(shapes: list[str], text: str) -> Markup:
     opening = f'<svg class="mark" role="img" aria-label="{escape(text)}" width="100%" height="{HEIGHT}">'
     return Markup(f"{opening}{''.join(shapes)}</svg>")

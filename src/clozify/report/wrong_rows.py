@@ -49,7 +49,7 @@ def wrong_rows(run: RunRecord, test: Rows | None, problem: str | None) -> WrongR
 
     `problem` says why the test rows could not be read, where `test` is None.
     """
-    scores, labels, decision = _test_scores(run), run.task.labels, run.decision
+    scores, labels, decision = test_scores(run), run.task.labels, run.decision
     if scores is None or run.result is None or run.result.labels is None:
         return None
     if test is None or len(test) != len(scores):
@@ -94,7 +94,7 @@ def _errors(
     return np.asarray(errors.any(axis=-1)), errors.max(axis=-1)
 
 
-def _test_scores(run: RunRecord) -> Ensemble | None:
+def test_scores(run: RunRecord) -> Ensemble | None:
     """The result's raw scores of the test rows, (rows, labels), where the run's folder has them."""
     if isinstance(run.result, ClassifierMetrics):
         job = run.result.jobs[run.result.kept or 0]

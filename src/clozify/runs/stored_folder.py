@@ -21,6 +21,7 @@ from clozify.runs.folder import RunFolder
 from clozify.runs.object_store import ObjectStore, is_remote
 from clozify.runs.object_store_lock import LOCK_FILE, ObjectStoreLock
 from clozify.runs.records import EnsembleRecord
+from clozify.runs.reliability import RELIABILITY_FILE
 from clozify.runs.results import METHODS_FOLDER, find_results
 
 JOB_FILE = re.compile(r"[^/]+/[0-9a-f]{16}/")
@@ -168,6 +169,8 @@ def local_copy(folder: str | Path, method: str | None = None) -> Path:
         return results
     if (content := store.read(f"{prefix}ensemble.json")) is not None:
         (results / "ensemble.json").write_bytes(content)
+        if (record := store.read(f"{prefix}{RELIABILITY_FILE}")) is not None:
+            (results / RELIABILITY_FILE).write_bytes(record)
         for member in EnsembleRecord.load(results).weights:
             store.download_folder(f"members/{member.member}", path / "members" / member.member)
     return results

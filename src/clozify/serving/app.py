@@ -25,6 +25,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozify import __version__
+from clozify.data.predictions import Answers
+from clozify.inference.abstaining import REASONS
 from clozify.serving.batching import Batcher
 from clozify.serving.docs_page import docs_page
 from clozify.serving.metrics import ServerMetrics
@@ -44,7 +46,10 @@ class PredictionService:
         self.local = local  # listens on a loopback address, so that every Host must be one
         self.parser = RequestParser(model.task, limits)
         self.metrics = ServerMetrics()
-        self.batcher = Batcher(model.scores, len(self.task.labels), model.max_batch_rows, self._observe_batch)
+        columns = len(self.task.labels) + (model.abstainer.scope is not None)
+        self.batcher = Batcher(model.scores, columns, model.max_batch_rows, self._observe_batch)
+        for reason in REASONS if model.abstainer.abstains else ():
+            self.metrics.abstained.labels(reason)  # 0 until the first one
         self.draining = False  # the server is shutting down
         self._token = None if token is None else token.encode()
         self._waiting = 0  # requests that have no answer yet
@@ -87,7 +92,7 @@ class PredictionService:
             self._count_waiting(-1)
         self.metrics.texts.inc(len(scores))
         self.metrics.seconds.observe(time.monotonic() - began)
-        return json_response(200, self._predictions(self.model.decision.probabilities(scores)))
+        return json_response(200, self._predictions(scores))
 
     def _count_waiting(self, change: int) -> None:
         self._waiting += change
@@ -136,26 +141,46 @@ class PredictionService:
         finally:
             job.dropped = not job.future.done() or job.future.cancelled()
 
-    def _predictions(self, probabilities: NDArray[np.float64]) -> dict[str, Any]:
+    def _predictions(self, scores: NDArray[np.float64]) -> dict[str, Any]:
+        """The answer to a request whose texts have these scores, (texts, labels), maybe with out-of-scope scores."""
         labels, groups, decision = self.task.labels, self.task.label_groups, self.model.decision
+        out_of_scope = scores[:, len(labels)] if scores.shape[1] > len(labels) else None
+        probabilities = decision.probabilities(scores[:, : len(labels)])
+        answers = self.model.abstainer.answers(probabilities, out_of_scope)
         predicted = decision.predict(probabilities)
         key, names = ("labels", decision.name_lists) if decision.multilabel else ("label", decision.names)
         predictions: list[dict[str, Any]] = [
             {key: name, "probabilities": dict(zip(labels, row, strict=True))}
-            for name, row in zip(names(predicted), np.round(probabilities, 6).tolist(), strict=True)
+            for name, row in zip(answers.keep(names(predicted)), np.round(probabilities, 6).tolist(), strict=True)
         ]
+        self._add_answers(predictions, answers)
         if groups is not None:
             sums = np.round(groups.sum_columns(probabilities), 6).tolist()
-            for prediction, index, row in zip(predictions, predicted.tolist(), sums, strict=True):
-                prediction["group"] = groups.by_label[index]
+            names_of_groups = answers.keep([groups.by_label[index] for index in predicted])
+            for prediction, group, row in zip(predictions, names_of_groups, sums, strict=True):
+                prediction["group"] = group
                 prediction["group_probabilities"] = dict(zip(groups.names, row, strict=True))
         return {"predictions": predictions}
+
+    def _add_answers(self, predictions: list[dict[str, Any]], answers: Answers) -> None:
+        """Add why texts have no prediction, their prediction sets and out-of-scope scores; count the former."""
+        sets = None if answers.sets is None else self.model.decision.name_lists(answers.sets)
+        scores = None if answers.out_of_scope is None else np.round(answers.out_of_scope, 6).tolist()
+        columns = {"abstained": answers.abstained, "prediction_set": sets, "out_of_scope": scores}
+        for name, values in columns.items():
+            for prediction, value in zip(predictions, values if values is not None else (), strict=values is not None):
+                prediction[name] = value
+        for reason in answers.abstained or ():
+            if reason is not None:
+                self.metrics.abstained.labels(reason).inc()
 
     def health(self) -> Response:
         """Handle `GET /health`: 200 while the model answers, else 503; with the task's name, fields and labels."""
         healthy = self.batcher.alive and not self.draining
         status = "ok" if healthy else "stopping" if self.draining else "the model no longer answers"
-        task = {"task": self.task.name, "fields": self.task.fields, "labels": self.task.labels}
+        task: dict[str, Any] = {"task": self.task.name, "fields": self.task.fields, "labels": self.task.labels}
+        if lines := self.model.abstainer.lines():
+            task["abstaining"] = lines
         return json_response(200 if healthy else 503, {"status": status, "model": self.model.description, **task})
 
 
@@ -182,7 +207,9 @@ def create_app(service: PredictionService) -> ASGIApp:
     )
     _add_routes(app, service)
     _add_error_handlers(app)
-    schema = openapi_schema(app, service.parser, service.task, service.protected, service.local)
+    schema = openapi_schema(
+        app, service.parser, service.task, service.protected, service.local, service.model.abstainer
+    )
     app.openapi = lambda: schema  # type: ignore[method-assign]
     return RequestMetricsMiddleware(LoopbackHostMiddleware(app) if service.local else app, service)
 
@@ -203,7 +230,8 @@ def _add_routes(app: FastAPI, service: PredictionService) -> None:
 
     @app.get("/docs")
     async def docs() -> Response:
-        text = docs_page(service.task, service.parser, service.limits, service.protected, STATUSES)
+        notes = service.model.abstainer.lines()
+        text = docs_page(service.task, service.parser, service.limits, service.protected, STATUSES, notes)
         return Response(text, media_type="text/html", headers=DOCS_HEADERS)
 
 

@@ -24,6 +24,7 @@ td, th {{ text-align: left; padding: .2rem 1rem .2rem 0; vertical-align: top; }}
   http://HOST:PORT/predict</pre>
 <p>The answer has one prediction for each text, in the same order:</p>
 <pre>{answer}</pre>
+{notes}
 <h2>Limits</h2>
 <p>A request may have {limits.max_texts:,} texts and {limits.max_body:,} bytes and takes at most {limits.timeout:g}
 seconds. {limits.max_waiting:,} requests may wait at a time.</p>
@@ -42,8 +43,10 @@ seconds. {limits.max_waiting:,} requests may wait at a time.</p>
 """
 
 
-def docs_page(task: Task, parser: RequestParser, limits: Limits, protected: bool, statuses: dict[int, str]) -> str:
-    """The HTML page for a task and its limits; `protected`: clients must send a token."""
+def docs_page(
+    task: Task, parser: RequestParser, limits: Limits, protected: bool, statuses: dict[int, str], notes: list[str]
+) -> str:
+    """The HTML page for a task and its limits; `protected`: clients must send a token; `notes` are sentences."""
     first = task.labels[0]
     probabilities = ", ".join(f'"{label}": 0.{"9" if label == first else "0"}...' for label in task.labels[:3])
     return PAGE.format(
@@ -54,6 +57,7 @@ def docs_page(task: Task, parser: RequestParser, limits: Limits, protected: bool
         auth="-H 'Authorization: Bearer TOKEN' " if protected else "",
         example=escape(parser.example.split(" or ")[0]),
         answer=escape(f'{{"predictions": [{{"label": "{first}", "probabilities": {{{probabilities}}}}}]}}'),
+        notes="\n".join(f"<p>{escape(note)}</p>" for note in notes),
         limits=limits,
         statuses="\n".join(f"<tr><td>{status}</td><td>{escape(text)}</td></tr>" for status, text in statuses.items()),
     )

@@ -22,6 +22,9 @@ class ServerMetrics:
             registry=self.registry,
         )
         self.texts = Counter("clozify_texts", "Texts classified", registry=self.registry)
+        self.abstained = Counter(
+            "clozify_abstained_texts", "Texts without a prediction", ["reason"], registry=self.registry
+        )
         self.batch_rows = Histogram(
             "clozify_batch_rows", "Texts per batch", buckets=ROWS_BUCKETS, registry=self.registry
         )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from clozify.data.in_memory import make_rows
 from clozify.data.text_values import clean_texts
+from clozify.inference.abstaining import AbstainOptions
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.onnx import OnnxModel
@@ -22,8 +23,15 @@ MAX_BATCH_ROWS = {"cpu": 32, "cuda": 512}  # larger batches are no faster per te
 class ServedModel:
     """A run's classifier, an ONNX export or, for a run without unlabelled rows, its ensemble."""
 
-    def __init__(self, folder: str | Path, method: str | None = None, precision: str = "auto") -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        method: str | None = None,
+        precision: str = "auto",
+        options: AbstainOptions | None = None,
+    ) -> None:
         finished = FinishedRun(folder, method, precision)
+        self.abstainer = finished.abstainer(options or AbstainOptions())
         self._finished = finished
         self.notes = finished.notes
         self.method = finished.method
@@ -46,7 +54,7 @@ class ServedModel:
 
     @torch.inference_mode()
     def scores(self, texts: Mapping[str, list[str]]) -> NDArray[np.floating]:
-        """Raw scores, (rows, labels), of texts by field."""
+        """Raw scores, (rows, labels), of texts by field; with out-of-scope scores, (rows, labels + 1), these last."""
         import pyarrow as pa
 
         if self._classifier is None:
@@ -57,7 +65,13 @@ class ServedModel:
             field: clean_texts(pa.array(column, pa.large_string()), self.task) for field, column in texts.items()
         }
         encoded = self._classifier.encode_texts(cleaned)
-        scores = np.empty((len(encoded), len(self.task.labels)), dtype=np.float32)
+        labels, scope = len(self.task.labels), self.abstainer.scope
+        scores = np.empty((len(encoded), labels + (scope is not None)), dtype=np.float32)
         for batch in self._classifier.batches(encoded, self._tokens_per_batch):
-            scores[batch.rows] = self._classifier.scores(batch).float().cpu().numpy()
+            if scope is None:
+                scores[batch.rows] = self._classifier.scores(batch).float().cpu().numpy()
+                continue
+            logits, states = self._classifier.scores_and_states(batch)
+            scores[batch.rows, :labels] = logits.float().cpu().numpy()
+            scores[batch.rows, labels] = scope.scores(states[:, 1].cpu().numpy())
         return scores

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from clozify.config.task import Task
+from clozify.inference.abstaining import REASONS, Abstainer
 from clozify.serving.requests import RequestParser
 
 STATUSES = {
@@ -32,10 +33,13 @@ ERROR_SCHEMA = {
 HEALTH_SCHEMA = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
 
 
-def openapi_schema(app: FastAPI, parser: RequestParser, task: Task, protected: bool, local: bool) -> dict[str, Any]:
+def openapi_schema(
+    app: FastAPI, parser: RequestParser, task: Task, protected: bool, local: bool, abstainer: Abstainer
+) -> dict[str, Any]:
     """The OpenAPI document of `app` for one task's requests and labels.
 
-    `protected`: a bearer token is required; `local`: the Host must be this machine.
+    `protected`: a bearer token is required; `local`: the Host must be this machine; `abstainer`: which texts may have
+    no prediction.
     """
     never = {status for status, possible in ((401, protected), (421, local)) if not possible}
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
@@ -44,7 +48,7 @@ def openapi_schema(app: FastAPI, parser: RequestParser, task: Task, protected: b
         "summary": "Classify one text or several",
         "requestBody": {"required": True, **_content("application/json", parser.schema())},
         "responses": {
-            "200": _response("application/json", _predictions_schema(task)),
+            "200": _response("application/json", _predictions_schema(task, abstainer)),
             **_errors(*[status for status in STATUSES if status not in never]),
         },
     }
@@ -73,13 +77,26 @@ def openapi_schema(app: FastAPI, parser: RequestParser, task: Task, protected: b
     return document
 
 
-def _predictions_schema(task: Task) -> dict[str, Any]:
-    label: dict[str, Any] = {"type": "string", "enum": task.labels}
-    levels = {"labels": {"type": "array", "items": label}} if task.multilabel else {"label": label}
+def _predictions_schema(task: Task, abstainer: Abstainer) -> dict[str, Any]:
+    def name(names: list[str]) -> dict[str, Any]:
+        if abstainer.abstains:
+            return {"type": ["string", "null"], "enum": [*names, None]}
+        return {"type": "string", "enum": names}
+
+    label = {"type": "string", "enum": task.labels}
+    levels: dict[str, Any] = {"label": name(task.labels)}
+    if task.multilabel:
+        levels = {"labels": {"type": ["array", "null"] if abstainer.abstains else "array", "items": label}}
     probabilities = {"probabilities": _probabilities_schema(task.labels)}
     if task.label_groups is not None:
-        levels["group"] = {"type": "string", "enum": task.label_groups.names}
+        levels["group"] = name(task.label_groups.names)
         probabilities["group_probabilities"] = _probabilities_schema(task.label_groups.names)
+    if abstainer.abstains:
+        levels["abstained"] = {"type": ["string", "null"], "enum": [*REASONS, None]}
+    if abstainer.level is not None:
+        levels["prediction_set"] = {"type": "array", "items": label, "minItems": 1}
+    if abstainer.scope is not None:
+        levels["out_of_scope"] = {"type": "number"}
     prediction = {
         "type": "object",
         "properties": levels | probabilities,

@@ -126,26 +126,26 @@ def make_server(service: PredictionService) -> Server:
 
 
 def serve(
-    folder: str | Path,
+    load_model: Callable[[], ServedModel],
     host: str = "127.0.0.1",
     port: int = 8000,
     limits: Limits | None = None,
     token_file: Path | None = None,
     log: Callable[[str], None] = print,
-    method: str | None = None,
-    precision: str = "auto",
 ) -> None:
-    """Serve a run's, a classifier's or an export's folder over HTTP until SIGTERM or Ctrl-C."""
+    """Serve a model over HTTP until SIGTERM or Ctrl-C."""
     token = read_token(token_file)
     listening = open_socket(host, port)  # before the model is loaded, so that a wrong port fails at once
     try:
         is_local = is_loopback(listening.getsockname()[0])
-        service = PredictionService(ServedModel(folder, method, precision), limits or Limits(), token, is_local)
+        service = PredictionService(load_model(), limits or Limits(), token, is_local)
         server = make_server(service)
         if not service.local and token is None:
             log("note: anyone who can reach this address can use the server; set a token with --token-file.")
         for note in service.model.notes:
             log(f"note: {note}")
+        for line in service.model.abstainer.lines():
+            log(line)
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listening.getsockname()[1]}"
         log(

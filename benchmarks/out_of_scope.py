@@ -1,0 +1,332 @@
+"""Scores for "none of these labels", compared on CLINC150: AUROC and the false-positive rate at 95% recall.
+
+PET is trained on CLINC150's labeled_5.csv and pile.csv. Every candidate score is computed from its classifier's logits
+and states; SetFit's maximum softmax is of the same rows and encoder. A score is to be high for the rows of
+out_of_scope_val.csv and low for those of labeled_10.csv that are not in labeled_5.csv; with `--test`, the same for
+out_of_scope_test.csv and test.csv. CLOZIFY_DATA_FOLDER holds clinc150/.
+
+Logits and states are kept in `--output` as arrays (seven files below 16 MiB), and `--from-output` computes the tables
+from them without a model. SetFit runs as in `setfit_comparison.py`; leave it out with `--no-setfit`.
+
+    CLOZIFY_DATA_FOLDER=data python benchmarks/out_of_scope.py --output runs/out-of-scope --cpu-recipe --test
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from unittest.mock import patch
+
+import numpy as np
+import typer
+from many_labels import load_data
+from methods import setfit_accuracy
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from clozify.config.task import Task
+    from clozify.data.rows import Rows
+    from clozify.inference.finished_run import FinishedRun
+
+REFERENCE_ROWS = 3_000  # of the unlabelled rows, at random
+SMALL = 700  # reference rows that fit into a file of 2 MB, for nearest neighbours
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The classifier's outputs for some rows."""
+
+    logits: Array  # (rows, labels)
+    first: Array  # (rows, hidden), the first token's last state
+    mean: Array  # (rows, hidden), the mean of the last states
+    labels: NDArray[np.int64]  # (rows,), -1 without a label
+
+    def save(self, path: Path) -> None:
+        """Write the arrays, states and logits in 16 bits."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        np.savez(path, **{n: a if n == "labels" else a.astype(np.float16) for n, a in arrays.items()})
+
+    @classmethod
+    def load(cls, path: Path) -> Embedded:
+        """What `save` wrote."""
+        with np.load(path) as stored:
+            arrays = {field.name: stored[field.name] for field in fields(cls)}
+        return cls(**{n: a if n == "labels" else a.astype(np.float64) for n, a in arrays.items()})
+
+    def joined(self, other: Embedded) -> Embedded:
+        """These rows, then the other ones."""
+        pairs = [(getattr(self, field.name), getattr(other, field.name)) for field in fields(self)]
+        return Embedded(*(np.concatenate(pair) for pair in pairs))
+
+    @property
+    def classes(self) -> NDArray[np.int64]:
+        """The rows' labels; the predicted ones where there are none."""
+        return np.where(self.labels >= 0, self.labels, self.logits.argmax(axis=1))
+
+
+def unit(vectors: Array) -> Array:
+    """The vectors with length 1."""
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+
+
+class Gaussians:
+    """One Gaussian for each label with a shared covariance, and one for all rows (relative Mahalanobis distance)."""
+
+    def __init__(self, states: Array, classes: NDArray[np.int64]) -> None:
+        from sklearn.covariance import ledoit_wolf
+
+        self.means = np.stack([states[classes == c].mean(axis=0) for c in np.unique(classes)])
+        centred = states - self.means[np.unique(classes, return_inverse=True)[1]]
+        self.precision = np.linalg.inv(ledoit_wolf(centred, assume_centered=True)[0])
+        self.mean = states.mean(axis=0)
+        self.background = np.linalg.inv(ledoit_wolf(states)[0])
+
+    def distances(self, states: Array) -> Array:
+        """The squared Mahalanobis distance from the nearest mean, (rows,)."""
+        return np.asarray(np.stack([_squared(states - mean, self.precision) for mean in self.means]).min(axis=0))
+
+    def relative(self, states: Array) -> Array:
+        """`distances` less the distance from the Gaussian of all rows, (rows,)."""
+        return self.distances(states) - _squared(states - self.mean, self.background)
+
+
+def _squared(differences: Array, precision: Array) -> Array:
+    return np.asarray(np.einsum("rh,rh->r", differences @ precision, differences))
+
+
+class Neighbours:
+    """Cosine distances from the nearest reference rows, after the reference's mean was subtracted."""
+
+    def __init__(self, states: Array) -> None:
+        self.mean = states.mean(axis=0)
+        self.reference = unit(states - self.mean)
+
+    def distances(self, states: Array, k: int) -> Array:
+        """The mean distance from the k nearest rows, (rows,)."""
+        similarities = unit(states - self.mean) @ self.reference.T
+        return np.asarray(1 - np.sort(similarities, axis=1)[:, -k:].mean(axis=1))
+
+
+class VirtualLogit:
+    """ViM: the part of a state outside the reference's principal directions, scaled to logits, less the logsumexp."""
+
+    def __init__(self, states: Array, logits: Array, directions: int) -> None:
+        self.mean = states.mean(axis=0)
+        _, vectors = np.linalg.eigh(np.cov((states - self.mean).T))  # ascending
+        self.rest = vectors[:, :-directions]
+        residuals = np.linalg.norm((states - self.mean) @ self.rest, axis=1)
+        self.scale = logits.max(axis=1).mean() / residuals.mean()
+
+    def scores(self, states: Array, logits: Array) -> Array:
+        """The virtual logit less the logsumexp of the others, (rows,)."""
+        return np.asarray(self.scale * np.linalg.norm((states - self.mean) @ self.rest, axis=1) + energy(logits))
+
+
+def energy(logits: Array) -> Array:
+    """-logsumexp of the logits, (rows,)."""
+    largest = logits.max(axis=1)
+    return np.asarray(-largest - np.log(np.exp(logits - largest[:, None]).sum(axis=1)))
+
+
+def softmax(logits: Array) -> Array:
+    """Probabilities, (rows, labels)."""
+    exps = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(exps / exps.sum(axis=1, keepdims=True))
+
+
+def entropy(logits: Array) -> Array:
+    """The entropy of the probabilities, (rows,)."""
+    p = softmax(logits)
+    return np.asarray(-(p * np.log(np.maximum(p, 1e-12))).sum(axis=1))
+
+
+def small_reference(reference: Embedded) -> NDArray[np.int64]:
+    """Reference rows for nearest neighbours that fit into a small file: the labelled ones, then others at random."""
+    order = np.argsort(reference.labels < 0, kind="stable")
+    return np.random.default_rng(0).permutation(order[: max(SMALL, int((reference.labels >= 0).sum()))])[:SMALL]
+
+
+def candidates(reference: Embedded, rows: Embedded) -> Iterator[tuple[str, Array]]:
+    """The scores of the rows, (rows,), by name; higher for those out of scope."""
+    yield "1 - maximum softmax", 1 - softmax(rows.logits).max(axis=1)
+    yield "-maximum logit", -rows.logits.max(axis=1)
+    yield "energy", energy(rows.logits)
+    yield "entropy", entropy(rows.logits)
+    labeled, small, classes = reference.labels >= 0, small_reference(reference), reference.classes
+    for name in ("first", "mean"):
+        references, new = np.asarray(getattr(reference, name)), np.asarray(getattr(rows, name))
+        gaussians = Gaussians(references, classes)
+        yield f"Mahalanobis, {name}", gaussians.distances(new)
+        yield f"relative Mahalanobis, {name}", gaussians.relative(new)
+        yield f"Mahalanobis of unit vectors, {name}", Gaussians(unit(references), classes).distances(unit(new))
+        own = Gaussians(references[labeled], reference.labels[labeled])
+        yield f"Mahalanobis of the labelled rows, {name}", own.distances(new)
+        neighbours = Neighbours(references)
+        for k in (1, 5, 10):
+            yield f"{k} nearest rows, {name}", neighbours.distances(new, k)
+        yield f"nearest of {len(small)} rows, {name}", Neighbours(references[small]).distances(new, 1)
+        means = np.stack([references[classes == c].mean(axis=0) for c in np.unique(classes)])
+        yield f"nearest label mean, {name}", Neighbours(means).distances(new, 1)
+        for directions in sorted({min(d, references.shape[1] // 2) for d in (64, 256)}):
+            virtual = VirtualLogit(references, reference.logits, directions)
+            yield f"virtual logit, {directions} directions, {name}", virtual.scores(new, rows.logits)
+        spreads = energy(reference.logits).std(), neighbours.distances(references, 5).std()
+        both = energy(rows.logits) / spreads[0] + neighbours.distances(new, 5) / spreads[1]
+        yield f"energy + 5 nearest rows, {name}", both
+
+
+def measures(inside: Array, outside: Array) -> tuple[float, float]:
+    """AUROC, and the fraction of rows in scope that are rejected where 95% of those out of scope are."""
+    from sklearn.metrics import roc_auc_score
+
+    truth = np.r_[np.zeros(len(inside)), np.ones(len(outside))]
+    threshold = np.quantile(outside, 0.05)
+    return float(roc_auc_score(truth, np.r_[inside, outside])), float((inside >= threshold).mean())
+
+
+def print_table(folder: Path, part: str) -> None:
+    """Print every candidate's measures on the rows of a part, "val" or "test"."""
+    reference, inside, outside = (Embedded.load(folder / f"{n}.npz") for n in ("reference", part, f"{part}-out"))
+    accuracy = (inside.logits.argmax(axis=1) == inside.labels).mean()
+    print(f"\n{part}: {len(inside.labels):,} rows in scope, {len(outside.labels):,} out of scope")
+    print(f"PET's accuracy on those in scope: {100 * accuracy:.1f}\n")
+    print("| score | AUROC | false positives at 95% recall |\n|---|---|---|")
+    if (folder / f"setfit-{part}.npz").is_file():
+        with np.load(folder / f"setfit-{part}.npz") as stored:
+            line = measures(*(1 - stored[name].astype(np.float64).max(axis=1) for name in ("inside", "outside")))
+            right = (stored["inside"].argmax(axis=1) == inside.labels).mean()
+        print(f"| SetFit ({100 * right:.1f}): 1 - maximum softmax | {100 * line[0]:.1f} | {100 * line[1]:.1f} |")
+    for name, scores in candidates(reference, inside.joined(outside)):
+        auroc, rejected = measures(scores[: len(inside.labels)], scores[len(inside.labels) :])
+        print(f"| {name} | {100 * auroc:.1f} | {100 * rejected:.1f} |", flush=True)
+
+
+def embed(run: FinishedRun, rows: Rows, path: Path) -> None:
+    """Write the classifier's outputs of the rows."""
+    from clozify.methods.score import TOKENS_PER_BATCH
+
+    chunks = list(run.loaded_classifier.embed_rows(rows, TOKENS_PER_BATCH[run.device]))
+    logits, states = (np.concatenate([chunk[part] for chunk in chunks]) for part in (1, 2))
+    labels = rows.labels if rows.has_labels else np.full(len(rows), -1)
+    Embedded(logits, states[:, 0], states[:, 1], labels.astype(np.int64)).save(path)
+
+
+def joined(task: Task, *parts: Rows) -> Rows:
+    """The rows of all parts, some of them without labels."""
+    from clozify.data.in_memory import make_rows
+
+    columns: dict[str, list[Any]] = {
+        field: [text for rows in parts for text in rows.texts(field)] for field in task.fields
+    }
+    columns[task.label] = [
+        None if label < 0 else task.labels[label]
+        for rows in parts
+        for label in (rows.labels if rows.has_labels else np.full(len(rows), -1))
+    ]
+    return make_rows(columns, task, "rows in memory")
+
+
+def write_subset(folder: Path, count: int, target: Path) -> None:
+    """Write the data of the task's first labels; of the unlabelled rows those that TF-IDF gives one of them."""
+    import clozify
+    from clozify.methods.tfidf import tfidf_predictions
+
+    task = clozify.init_task(folder / "labeled_10.csv").task
+    names = set(task.labels[:count])
+    labeled, unlabeled = (clozify.read_rows(folder / name, task) for name in ("labeled_10.csv", "pile.csv"))
+    kept = set(np.flatnonzero(np.isin(tfidf_predictions(labeled, unlabeled), np.arange(count))).tolist())
+    for path in folder.glob("*.csv"):
+        with path.open(encoding="utf-8", newline="") as file:
+            header, *lines = csv.reader(file)
+        if "label" in header:
+            lines = [line for line in lines if line[header.index("label")] in names]
+        elif path.name == "pile.csv":
+            lines = [line for index, line in enumerate(lines) if index in kept]
+        with (target / path.name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([header, *lines])
+
+
+def train_and_embed(
+    folder: Path, output: Path, model: str, settings: list[str], setfit: list[str], with_test: bool
+) -> None:
+    """Train PET and SetFit and write their outputs for the reference, validation and test rows."""
+    import clozify
+    from clozify.data.in_memory import load_rows
+
+    task, labeled, unlabeled, val = load_data(folder, 5, 0, held_out=True)
+    test = clozify.read_rows(folder / "test.csv", task)
+    outside = {part: load_rows(folder / f"out_of_scope_{part}.csv", task, None) for part in ("val", "test")}
+    inside = {"val": val, "test": test}
+    parts = ["val", "test"] if with_test else ["val"]
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        started = time.monotonic()
+        result = clozify.train(
+            task, labeled, Path(name) / "run", unlabeled=unlabeled, model=model, settings=settings, log=print
+        )
+        print(f"PET: {time.monotonic() - started:.0f} s", flush=True)
+        some = np.random.default_rng(0).permutation(len(unlabeled))[:REFERENCE_ROWS]
+        embed(result.run, joined(task, labeled, unlabeled.select(np.sort(some))), output / "reference.npz")
+        for part in parts:
+            embed(result.run, inside[part], output / f"{part}.npz")
+            embed(result.run, outside[part], output / f"{part}-out.npz")
+        if not setfit:
+            return
+        started = time.monotonic()
+        clozify.load_model(model).save(Path(name) / "encoder")
+        rows = joined(task, *(rows for part in parts for rows in (inside[part], outside[part])))
+        path, (python, site) = Path(name) / "probabilities.npy", setfit
+        encoder = str(Path(name) / "encoder")
+        setfit_accuracy(labeled, rows, encoder, 64, 0, [python], site, {"num_iterations": 20}, path)
+        print(f"SetFit: {time.monotonic() - started:.0f} s", flush=True)
+        sizes = [len(rows) for part in parts for rows in (inside[part], outside[part])]
+        arrays = np.split(np.load(path).astype(np.float16), np.cumsum(sizes)[:-1])
+        for index, part in enumerate(parts):
+            np.savez(output / f"setfit-{part}.npz", inside=arrays[2 * index], outside=arrays[2 * index + 1])
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="A folder for the arrays.")] = Path("runs/out-of-scope"),
+    from_output: Annotated[bool, typer.Option("--from-output", help="Print the tables from the arrays.")] = False,
+    test: Annotated[bool, typer.Option("--test", help="Score the test rows, too.")] = False,
+    model: str = "builtin",
+    seed: int = 0,
+    labels: Annotated[int, typer.Option(help="Use the first labels alone, to try this script; 0: all.")] = 0,
+    cpu_recipe: bool = False,
+    setfit: bool = True,
+    setfit_python: str = sys.executable,
+    setfit_site: str = "",
+    setting: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe auto.")] = None,
+) -> None:
+    """Train, keep the arrays, and print a table for the validation rows and, if asked for, the test rows."""
+    from clozify.config.auto import Conditions
+
+    if not from_output:
+        if not os.environ.get("CLOZIFY_DATA_FOLDER"):
+            sys.exit("Set CLOZIFY_DATA_FOLDER to the folder with clinc150/.")
+        settings = [f"seed={seed}", *(setting or [])]
+        if cpu_recipe:
+            on_cpu = {"device": "cpu"}
+            patch("clozify.pipeline.prepare.Conditions", lambda **more: Conditions(**(more | on_cpu))).start()
+            settings += ["kernels=torch", "precision=float32"]
+        folder = Path(os.environ["CLOZIFY_DATA_FOLDER"]) / "clinc150"
+        command = [setfit_python, setfit_site] if setfit else []
+        with tempfile.TemporaryDirectory() as subset:
+            if labels:
+                write_subset(folder, labels, Path(subset))
+                folder = Path(subset)
+            train_and_embed(folder, output, model, settings, command, test)
+    for part in ["val", "test"] if test else ["val"]:
+        print_table(output, part)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,50 @@
+"""Out-of-scope scores against a naive loop, and their threshold."""
+
+import numpy as np
+import pytest
+
+from clozify.methods import scope as scope_module
+from clozify.methods.scope import Scope
+
+RNG = np.random.default_rng(0)
+REFERENCE = np.concatenate([RNG.normal([3, 0, 1, 0], 0.4, (12, 4)), RNG.normal([-3, 1, 0, 0], 0.4, (18, 4))])
+IS_LABELED = np.arange(30) < 10
+
+
+def cosine(one, other):
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+def naive_score(state, reference, mean, k):
+    similarities = sorted(cosine(state - mean, other - mean) for other in reference)
+    return 1 - sum(similarities[-k:]) / k
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("chunk", [7, 4096])
+def test_a_score_is_one_less_the_mean_cosine_of_the_nearest_rows(k, chunk, monkeypatch):
+    monkeypatch.setattr(scope_module, "NEIGHBOURS", k)
+    monkeypatch.setattr(scope_module, "CHUNK_ROWS", chunk)
+    scope, mean = Scope.fit(REFERENCE, IS_LABELED), REFERENCE.mean(axis=0)
+    states = np.concatenate([REFERENCE[:15] + 0.1, [[0.0, 0.0, 0.0, 9.0]]])
+    expected = [naive_score(state, REFERENCE, mean, k) for state in states]
+    assert scope.scores(states) == pytest.approx(expected, abs=2e-3)  # vectors are kept in 16 bits
+    assert scope.scores(states)[-1] > scope.scores(states)[:-1].max()
+    own = [
+        naive_score(REFERENCE[row], np.delete(REFERENCE, row, axis=0), mean, k) for row in np.flatnonzero(~IS_LABELED)
+    ]
+    assert scope.in_scope == pytest.approx(sorted(own), abs=2e-3)
+
+
+def test_a_threshold_rejects_its_fraction_of_rows_of_the_task():
+    scope = Scope(np.zeros(2, np.float32), np.eye(2, dtype=np.float16), np.arange(1, 20, dtype=np.float32))
+    assert scope.threshold(0.05) == 19  # one new row of twenty ranks above all nineteen
+    assert scope.threshold(0.5) == 10
+    assert scope.threshold(0.04) is None
+
+
+def test_without_unlabelled_rows_there_are_scores_but_no_threshold():
+    scope = Scope.fit(REFERENCE, np.ones(30, dtype=bool))
+    assert scope.threshold(0.5) is None
+    assert len(scope.scores(REFERENCE[:2])) == 2
+    assert Scope.fit(REFERENCE[:1], np.zeros(1, dtype=bool)).threshold(0.5) is None

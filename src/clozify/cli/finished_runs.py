@@ -50,7 +50,7 @@ def predict(
     if (data is None) == (not text):
         raise DataError("predict takes rows, either as --data FILE or as --text TEXT; write one of the two.")
     finished = clozify.load_run(run, method, precision)
-    rows = data if data is not None else _text_rows(text or [], finished.task)
+    rows = data if data is not None else text_rows(text or [], finished.task)
     predictions = None
     if output is not None:
         predicted_rows = finished.predict_to_file(rows, output, parse_mapping(mapping), with_text, top)
@@ -87,7 +87,7 @@ def _print_predictions(predictions: clozify.Predictions, with_text: bool, top: i
         print_json(content, indent=None)
 
 
-def _text_rows(texts: list[str], task: clozify.Task) -> list[dict[str, str]]:
+def text_rows(texts: list[str], task: clozify.Task) -> list[dict[str, str]]:
     """The texts as rows of a task with one required field."""
     required = [field for field in task.fields if field not in task.optional] or task.fields[:1]
     if len(required) > 1:

@@ -17,6 +17,7 @@ from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.pipeline.auto import announce
 from clozify.pipeline.concurrency import fit_models_per_device
+from clozify.pipeline.explain_errors import explain_errors
 from clozify.pipeline.final_classifier import (
     Distillation,
     SupervisedTraining,
@@ -142,6 +143,7 @@ def _train(run: Run, description: dict[str, Any]) -> Metrics:
         **results,
     )
     folder.write_json(f"{run.prefix}metrics.json", metrics.to_json())
+    explain_errors(run)
     remove_caches(folder)
     context.tracking.finish(metrics.to_json())
     rows = {name: getattr(plan, name) for name in ("labeled", "unlabeled", "test", "dev")}

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from clozify.errors import TaskError as TaskError
     from clozify.errors import TrainingError as TrainingError
     from clozify.estimator import PetClassifier as PetClassifier
+    from clozify.inference.drift import DriftReport as DriftReport
+    from clozify.inference.drift import drift as drift
+    from clozify.inference.explain import Explanation as Explanation
+    from clozify.inference.explain import Explanations as Explanations
+    from clozify.inference.explain import explain as explain
     from clozify.inference.export import ExportResult as ExportResult
     from clozify.inference.export import export as export
     from clozify.inference.finished_run import FinishedRun as FinishedRun
@@ -74,6 +79,8 @@ _MODULES = {
         "TrainingError",
     ],
     "estimator": ["PetClassifier"],
+    "inference.drift": ["DriftReport", "drift"],
+    "inference.explain": ["Explanation", "Explanations", "explain"],
     "inference.export": ["ExportResult", "export"],
     "inference.finished_run": ["FinishedRun", "evaluate", "load_run", "predict"],
     "inference.init_task": ["InitResult", "init_task"],

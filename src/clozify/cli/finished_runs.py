@@ -64,7 +64,7 @@ def predict(
     options = AbstainOptions(min_confidence, max_risk, coverage, sets, reject_out_of_scope)
     finished, tally = clozify.load_run(run, method, precision), Tally()
     abstainer = finished.abstainer(options)
-    rows = data if data is not None else _text_rows(text or [], finished.task)
+    rows = data if data is not None else text_rows(text or [], finished.task)
     predictions = None
     if output is not None:
         columns = parse_mapping(mapping)
@@ -110,7 +110,7 @@ def _print_predictions(predictions: clozify.Predictions, with_text: bool, top: i
         print_json(content, indent=None)
 
 
-def _text_rows(texts: list[str], task: clozify.Task) -> list[dict[str, str]]:
+def text_rows(texts: list[str], task: clozify.Task) -> list[dict[str, str]]:
     """The texts as rows of a task with one required field."""
     required = [field for field in task.fields if field not in task.optional] or task.fields[:1]
     if len(required) > 1:

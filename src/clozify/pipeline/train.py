@@ -23,6 +23,7 @@ from clozify.pipeline.cross_fitting import (
     join_teachers,
     write_reliability,
 )
+from clozify.pipeline.explain_errors import explain_errors
 from clozify.pipeline.final_classifier import (
     Distillation,
     SupervisedTraining,
@@ -149,6 +150,7 @@ def _train(run: Run, description: dict[str, Any]) -> Metrics:
         **results,
     )
     folder.write_json(f"{run.prefix}metrics.json", metrics.to_json())
+    explain_errors(run)
     remove_caches(folder)
     context.tracking.finish(metrics.to_json())
     rows = {name: getattr(plan, name) for name in ("labeled", "unlabeled", "test", "dev")}

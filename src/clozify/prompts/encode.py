@@ -254,7 +254,7 @@ class EncodedRows:
     def __len__(self) -> int:
         return len(self._field_tokens[0])
 
-    def _kept_lengths(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def kept_lengths(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The numbers of tokens that the fields of these rows keep, and those that they have: (rows, fields) each."""
         full = np.stack([tokens.row_lengths(rows) for tokens in self._field_tokens], axis=1)
         budget = self.max_length - self.template.fixed_tokens
@@ -279,12 +279,12 @@ class EncodedRows:
         result = np.empty(len(self), dtype=dtype)
         for start in range(0, len(self), CHUNK_ROWS):
             stop = min(start + CHUNK_ROWS, len(self))
-            result[start:stop] = function(*self._kept_lengths(np.arange(start, stop)))
+            result[start:stop] = function(*self.kept_lengths(np.arange(start, stop)))
         return result
 
     def batch(self, rows: NDArray[np.int64], width: int | None = None) -> Batch:
         """These rows, padded to the longest of them, or to a width."""
-        kept, _ = self._kept_lengths(rows)  # (rows, fields)
+        kept, _ = self.kept_lengths(rows)  # (rows, fields)
         count, width = len(rows), width or self.template.fixed_tokens + int(kept.sum(axis=1).max())
         input_ids = np.full((count, width), self.template.pad_id, dtype=np.int64)
         token_type_ids = np.zeros((count, width), dtype=np.int64)

@@ -35,6 +35,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "duration": duration, "count": _thousands, "parts": pattern_parts}
+    environment.filters["signed"] = _signed
     environment.globals |= {"bar": svg.bar, "before_after": svg.before_after, "bar_with_tick": svg.bar_with_tick}
     environment.globals |= {"lines": svg.lines}
     return environment
@@ -79,6 +80,11 @@ def _most_and_least_frequent(soft_labels: SoftLabels | None) -> list[LabelFracti
 def _thousands(number: float) -> str:
     """`12,345`."""
     return f"{number:,}"
+
+
+def _signed(number: float) -> str:
+    """`+1.2`, or `−1.2` with a minus sign as wide as the plus."""
+    return f"{number:+.1f}".replace("-", "\u2212")
 
 
 def pattern_parts(pattern: str) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.selective import RiskCoverage, risk_coverage
 from clozify.metrics import wilson_interval
 from clozify.report.run import RunRecord
-from clozify.report.wrong_rows import test_scores
+from clozify.report.wrong_rows import result_test_scores
 from clozify.runs.reliability import Reliability, load_reliability
 
 MAX_POINTS = 200  # of a curve on the page
@@ -72,7 +72,7 @@ def _test_rows(
     run: RunRecord, test: Rows | None, record: Reliability | None
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
     """The confidence of each test row, at the result's temperature, and whether its label is predicted: (rows,)."""
-    scores = test_scores(run)
+    scores = result_test_scores(run)
     if scores is None or test is None or len(test) != len(scores):
         return None
     temperature = 1.0 if record is None else record.temperature

@@ -13,8 +13,10 @@ from clozify.data.predictions import top_labels
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.ensemble import Ensemble
 from clozify.report.format import shorten
+from clozify.report.highlight import ExplainedTexts, explained_texts
 from clozify.report.run import RunRecord
 from clozify.report.scores import MATRIX_LABELS
+from clozify.runs.explanations import ExplainedRow, load_explained_rows
 from clozify.runs.metrics import ClassifierMetrics
 from clozify.runs.records import TEST_SCORES
 from clozify.utils.checked_files import open_npy
@@ -33,6 +35,7 @@ class WrongRow:
     predicted: str
     probability: float  # of the predicted label; of several, of the most confident wrong decision
     others: list[tuple[str, float]]  # the next likeliest labels, where there are many
+    explained: ExplainedTexts | None = None  # the words that moved the label, where the run has computed them
 
 
 @dataclass(frozen=True)
@@ -44,57 +47,86 @@ class WrongRows:
     problem: str | None = None  # why the rows cannot be shown
 
 
+@dataclass(frozen=True)
+class ConfidentErrors:
+    """The most confident errors; arrays are (errors,)."""
+
+    rows: NDArray[np.int64]  # indices of test rows
+    labels: NDArray[np.int64]  # the predicted label; of several, that of the most confident wrong decision
+    confidence: NDArray[np.float64]
+    total: int  # of all errors
+
+
+def confident_errors(run: RunRecord, scores: Ensemble, test: Rows, count: int = MAX_WRONG) -> ConfidentErrors:
+    """At most `count` test rows that the result gets wrong, the most confident first."""
+    decision, size = run.decision, len(test)
+    is_wrong, confidence, label = np.empty(size, bool), np.empty(size), np.empty(size, np.int64)
+    for start, chunk in scores.chunks(chunk_rows(len(run.task.labels))):
+        rows = slice(start, start + len(chunk))
+        errors = _errors(decision, decision.probabilities(chunk), test.targets[rows])
+        is_wrong[rows], confidence[rows], label[rows] = errors
+    wrong = np.flatnonzero(is_wrong)
+    chosen = wrong[np.argsort(-confidence[wrong], kind="stable")[:count]]
+    return ConfidentErrors(chosen, label[chosen], confidence[chosen], len(wrong))
+
+
 def wrong_rows(run: RunRecord, test: Rows | None, problem: str | None) -> WrongRows | None:
     """The errors of the run's result; None without test rows or kept scores.
 
     `problem` says why the test rows could not be read, where `test` is None.
     """
-    scores, labels, decision = test_scores(run), run.task.labels, run.decision
+    scores, labels, decision = result_test_scores(run), run.task.labels, run.decision
     if scores is None or run.result is None or run.result.labels is None:
         return None
     if test is None or len(test) != len(scores):
         assert run.result.accuracy is not None
         return WrongRows([], len(scores) - round(run.result.accuracy * len(scores)), problem)
-    is_wrong, confidence = np.empty(len(test), dtype=bool), np.empty(len(test))
-    for start, chunk in scores.chunks(chunk_rows(len(labels))):
-        rows = slice(start, start + len(chunk))
-        is_wrong[rows], confidence[rows] = _errors(decision, decision.probabilities(chunk), test.targets[rows])
-    wrong = np.flatnonzero(is_wrong)
-    chosen = wrong[np.argsort(-confidence[wrong], kind="stable")[:MAX_WRONG]]
+    errors = confident_errors(run, scores, test)
+    chosen, explained = errors.rows, _explained_rows(run, test)
     selected, of_chosen = test.select(chosen), decision.probabilities(scores[chosen])
     true, answers = decision.names(test.targets[chosen]), decision.names(decision.predict(of_chosen))
     shown = OTHER_LABELS if len(labels) > MATRIX_LABELS and not decision.multilabel else 0
     next_best = top_labels(of_chosen, 1 + shown)[:, 1:]
-    texts = zip(*[selected.texts(field) for field in run.task.fields], strict=True)
-    wrong_rows = [
-        WrongRow(
-            row_id,
-            [shorten(text) for text in row_texts],
-            true_label,
-            answer,
-            float(confidence[index]),
-            [(labels[label], float(of_chosen[position, label])) for label in next_best[position]],
+    texts = list(zip(*[selected.texts(field) for field in run.task.fields], strict=True))
+    row_ids = selected.ids()
+    wrong_rows = []
+    for position, index in enumerate(chosen.tolist()):
+        row = explained.get((index, labels[errors.labels[position]]))
+        wrong_rows.append(
+            WrongRow(
+                row_ids[position],
+                [shorten(text) for text in texts[position]],
+                true[position],
+                answers[position],
+                float(errors.confidence[position]),
+                [(labels[label], float(of_chosen[position, label])) for label in next_best[position]],
+                None if row is None else explained_texts(row, run.task.fields, texts[position]),
+            )
         )
-        for position, (index, row_id, row_texts, true_label, answer) in enumerate(
-            zip(chosen, selected.ids(), texts, true, answers, strict=True)
-        )
-    ]
-    return WrongRows(wrong_rows, len(wrong))
+    return WrongRows(wrong_rows, errors.total)
+
+
+def _explained_rows(run: RunRecord, test: Rows) -> dict[tuple[int, str], ExplainedRow]:
+    """(index, label) -> the words that moved the label of a test row; empty where the run has none of these rows."""
+    record = load_explained_rows(run.folder)
+    if record is None or record.texts != test.digest:
+        return {}
+    return {(row.row, row.label): row for row in record.rows}
 
 
 def _errors(
     decision: Decision, probabilities: NDArray[np.float64], truth: NDArray[Any]
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Whether each row's prediction is wrong, and how confident it is; of several labels, the worst one counts."""
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.int64]]:
+    """Whether each row's prediction is wrong, how confident it is, and its label; of several, the worst one counts."""
     predicted = decision.predict(probabilities)
     if not decision.multilabel:
         wrong: NDArray[np.bool_] = np.not_equal(predicted, truth)
-        return wrong, probabilities.max(axis=-1)
+        return wrong, probabilities.max(axis=-1), predicted
     errors = np.where(predicted != truth, np.where(predicted == 1, probabilities, 1 - probabilities), 0.0)
-    return np.asarray(errors.any(axis=-1)), errors.max(axis=-1)
+    return np.asarray(errors.any(axis=-1)), errors.max(axis=-1), errors.argmax(axis=-1)
 
 
-def test_scores(run: RunRecord) -> Ensemble | None:
+def result_test_scores(run: RunRecord) -> Ensemble | None:
     """The result's raw scores of the test rows, (rows, labels), where the run's folder has them."""
     if isinstance(run.result, ClassifierMetrics):
         job = run.result.jobs[run.result.kept or 0]

@@ -7,6 +7,7 @@ written to `reliability.json`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from clozify.data.decision import Decision
 from clozify.methods.ensemble import Ensemble, combine_scores
 from clozify.methods.reliability import (
     AccuracyEstimate,
@@ -24,7 +26,7 @@ from clozify.methods.reliability import (
     target_confidence,
 )
 from clozify.models.classifier import scale_logits
-from clozify.pipeline.folds import estimate_folds, estimate_pairs
+from clozify.pipeline.folds import Fold, estimate_folds, estimate_pairs
 from clozify.pipeline.members import MemberSpec, train_members
 from clozify.pipeline.run import Run
 from clozify.pipeline.teachers import Combination
@@ -38,11 +40,20 @@ SHARE_ROWS = 5_000  # unlabelled rows, evenly spaced, that labels' shares are es
 PRIORS = {"pet": (1.8, 0.1), "ipet": (1.8, 0.1), "frozen": (1.0, 1.0), "supervised": (1.5, 0.5)}  # of temperatures
 
 
-def cross_fit_members(run: Run, pair_weights: Sequence[float]) -> HeldOutScores | None:
-    """Scores of T by ensembles of the best pairs, each trained without a fold; None where nothing is estimated."""
-    plan = run.plan
-    if not (folds := estimate_folds(plan)):
+def cross_fit(run: Run, members: Sequence[Member], pair_weights: Sequence[float]) -> HeldOutScores | None:
+    """Scores of T by ensembles that were trained without a fold of it; None where nothing is estimated."""
+    if not (folds := estimate_folds(run.plan)):
         return None
+    if run.plan.method != "frozen":
+        return _cross_fit_members(run, folds, pair_weights)
+    scores = [open_npy(member.folder / HELD_OUT_SCORES) for member in members]
+    combined = combine_scores(scores, [pair_weights[member.pair] for member in members])
+    return HeldOutScores(combined, run.plan.labeled.labels, len(folds))
+
+
+def _cross_fit_members(run: Run, folds: Sequence[Fold], pair_weights: Sequence[float]) -> HeldOutScores:
+    """Scores of T by members of the best pairs."""
+    plan = run.plan
     pairs = np.argsort([-weight for weight in pair_weights], kind="stable")[: estimate_pairs(plan)].tolist()
     seeds = plan.seeds(len(plan.task.pairs))
     specs = [MemberSpec(pair, seeds[pair][0], score_unlabeled=False, fold=fold) for fold in folds for pair in pairs]
@@ -52,14 +63,6 @@ def cross_fit_members(run: Run, pair_weights: Sequence[float]) -> HeldOutScores 
         of_fold = [open_npy(next(members).folder / HELD_OUT_SCORES) for _ in pairs]
         scores[fold.held_out(plan)] = combine_scores(of_fold, [pair_weights[pair] for pair in pairs])
     return HeldOutScores(scores, plan.labeled.labels, len(folds))
-
-
-def cross_fit_frozen(run: Run, members: Sequence[Member], weights: Sequence[float]) -> HeldOutScores | None:
-    """Scores of T by label vectors that were fitted without a fold, from the members' folders."""
-    if not (folds := estimate_folds(run.plan)):
-        return None
-    scores = combine_scores([open_npy(member.folder / HELD_OUT_SCORES) for member in members], weights)
-    return HeldOutScores(scores, run.plan.labeled.labels, len(folds))
 
 
 def join_teachers(held_out: HeldOutScores | None, combination: Combination) -> HeldOutScores | None:
@@ -82,6 +85,11 @@ def calibrate_ensemble(
         rows = np.unique(np.linspace(0, len(ensemble) - 1, min(SHARE_ROWS, len(ensemble))).astype(np.int64))
         shares = softmax(ensemble[rows] / temperature, axis=-1).mean(axis=0)
     return _reliability(held_out, estimate_accuracy(held_out, shares), temperature, temperature)
+
+
+def calibrate(decision: Decision, reliability: Reliability | None) -> Decision:
+    """The decision at the temperature of an estimate, where there is one."""
+    return decision if reliability is None else replace(decision, temperature=reliability.temperature)
 
 
 def calibrate_classifier(

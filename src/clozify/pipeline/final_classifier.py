@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels, write_thresholds
-from clozify.pipeline.cross_fitting import calibrate_classifier, publish_reliability
+from clozify.pipeline.cross_fitting import calibrate, calibrate_classifier, publish_reliability
 from clozify.pipeline.folds import Fold, estimate_folds, make_folds
 from clozify.pipeline.run import Run
 from clozify.pipeline.scope import fit_scope
@@ -202,8 +202,7 @@ def train_classifier(
         rename_labels(run.results / "classifier", plan.task.labels)
     write_thresholds(run.results / "classifier", decision)
     reliability = _calibrate(run, held_out, paths[kept])
-    if reliability is not None:
-        decision = replace(decision, temperature=reliability.temperature)
+    decision = calibrate(decision, reliability)
     metrics = ClassifierMetrics(jobs=[path.name for path in paths])
     if dev_scores:
         metrics = metrics.model_copy(update={"dev_each": dev_scores, "kept": kept})

@@ -63,6 +63,11 @@ class EnsembleInputs:
     teachers: Sequence[EnsembleTeacher] = ()  # where there are others than patterns
     combined: Member | None = None  # the combined scores of all teachers, as those of one member
 
+    @property
+    def scored(self) -> tuple[Sequence[Member], Sequence[float]]:
+        """The members whose weighted scores are the ensemble's, and the weights."""
+        return (self.members, self.weights) if self.combined is None else ([self.combined], [1.0])
+
 
 def write_ensemble(run: Run, ensemble: EnsembleInputs, decision: Decision) -> None:
     """Write ensemble.json: the members with their weights, and the task and recipe to predict with them."""

@@ -17,9 +17,9 @@ from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.pipeline.auto import announce
 from clozify.pipeline.concurrency import fit_models_per_device
 from clozify.pipeline.cross_fitting import (
+    calibrate,
     calibrate_ensemble,
-    cross_fit_frozen,
-    cross_fit_members,
+    cross_fit,
     join_teachers,
     write_reliability,
 )
@@ -163,7 +163,7 @@ def _train(run: Run, description: dict[str, Any]) -> Metrics:
 
 def _train_pet(run: Run) -> dict[str, Any]:
     """PET, iPET (section 3) and the frozen mode; returns the fields of `Metrics` that they fill."""
-    plan, folder = run.plan, run.folder
+    plan = run.plan
     for warning in run.worker.prompts.warnings:
         run.context.warn(warning)
     keep_weights = not plan.is_distilled
@@ -181,9 +181,7 @@ def _train_pet(run: Run) -> dict[str, Any]:
 
     # with several labels a row, each is predicted from its own threshold on (not in the paper)
     decision = choose_member_thresholds(run, weights_of_pairs, untrained.zero_points)
-
-    # rules, classifiers and other teachers may vote beside the patterns (not in the paper)
-    others = OtherTeachers(run)
+    others = OtherTeachers(run)  # rules, classifiers and others may vote beside the patterns (not in the paper)
 
     # step 1: fine-tune a model for every pair and seed; iPET does so for several generations (section 3.4)
     if plan.method == "ipet":
@@ -197,42 +195,37 @@ def _train_pet(run: Run) -> dict[str, Any]:
         results["members"] = evaluate_members(plan, members, decision)
 
     # how good is it, without a test set? models that are trained without a part of T score it (not in the paper)
-    if plan.method == "frozen":
-        held_out = cross_fit_frozen(run, members, weights)
-    else:
-        held_out = cross_fit_members(run, weights_of_pairs)
+    held_out = cross_fit(run, members, weights_of_pairs)
 
+    ensemble = EnsembleInputs(members, weights)
     if others or other_models(plan.task):
         patterns = [pattern_votes(run, members, weights, untrained.accuracy_on_labeled)]
         combination = others.combine(patterns + train_other_models(run, keep_weights, decision, others))
-        results["teachers"] = teacher_metrics(run, combination)
-        held_out = join_teachers(held_out, combination)
-        combined = write_combined(run, combination)
-        of_ensemble = EnsembleInputs(*combination.members(), combination.records(), combined)
-        members, weights = [combined], [1.0]
-    else:
-        of_ensemble = EnsembleInputs(members, weights)
-    reliability = calibrate_ensemble(run, held_out, members, weights)
-    calibrated = decision if reliability is None else replace(decision, temperature=reliability.temperature)
-    write_ensemble(run, of_ensemble, calibrated)
+        results["teachers"], held_out = teacher_metrics(run, combination), join_teachers(held_out, combination)
+        ensemble = EnsembleInputs(*combination.members(), combination.records(), write_combined(run, combination))
+    reliability = calibrate_ensemble(run, held_out, *ensemble.scored)
+    write_ensemble(run, ensemble, calibrated := calibrate(decision, reliability))
     if plan.test is not None:
-        results["ensemble"] = evaluate_ensemble(plan, members, weights, calibrated)
+        results["ensemble"] = evaluate_ensemble(plan, *ensemble.scored, calibrated)
 
     # step 2: the ensemble annotates the unlabelled rows with soft labels
     if plan.unlabeled is not None:
-        soft_labels = write_soft_labels(run, members, weights, decision)
-    else:
-        folder.remove(f"{run.prefix}labels.parquet")  # of replaced results
+        soft_labels = write_soft_labels(run, *ensemble.scored, decision)
 
     # step 3: train the final classifier on the soft labels
     if plan.is_distilled:
         decision = decision.at_temperature(plan.recipe.distill.temperature)  # that of the soft labels
         results["classifier"], reliability = train_classifier(run, Distillation(soft_labels), decision, held_out)
-    else:
-        folder.remove(f"{run.prefix}classifier")
-    results["thresholds"] = decision.by_label()
-    results["estimate"] = _keep(run, reliability)
-    return results
+    _remove_replaced(run)
+    return results | {"thresholds": decision.by_label(), "estimate": _keep(run, reliability)}
+
+
+def _remove_replaced(run: Run) -> None:
+    """Remove what earlier results in the folder had, and these do not."""
+    if run.plan.unlabeled is None:
+        run.folder.remove(f"{run.prefix}labels.parquet")
+    if not run.plan.is_distilled:
+        run.folder.remove(f"{run.prefix}classifier")
 
 
 def _keep(run: Run, reliability: Reliability | None) -> AccuracyMetrics | None:

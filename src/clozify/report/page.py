@@ -83,7 +83,7 @@ def _thousands(number: float) -> str:
 
 
 def _signed(number: float) -> str:
-    """`+1.2`, or `−1.2` with a minus sign as wide as the plus."""
+    """The number with one decimal and its sign, a minus as wide as the plus."""
     return f"{number:+.1f}".replace("-", "\u2212")
 
 

@@ -16,8 +16,8 @@ from markupsafe import Markup
 WIDTH, HEIGHT = 380, 270
 LEFT, RIGHT, TOP, BOTTOM = 38, 12, 10, 40
 COLOURS = 8  # in the page's style
-FONT = 12
 LABEL_GAP = 13  # pixels between two labels
+LETTER = 6.6  # the width of a letter in pixels, about
 
 
 @dataclass(frozen=True)
@@ -96,21 +96,26 @@ def scatter(series: Sequence[Series], title: str, x_label: str) -> Markup:
 
 
 def _labels(points: Sequence[tuple[float, float, str, bool]]) -> list[str]:
-    """The names of points, beside them; lower where another name is in the way."""
-    shapes, taken = [], list[tuple[float, float, float]]()  # left, right, y
+    """The names of points: right of them, else left, else below, where nothing else is."""
+    shapes = []
+    taken = [(x - 8, x + 8, y) for x, y, _, _ in points]  # left, right, middle
     for x, y, name, on_frontier in sorted(points, key=lambda point: point[1]):
-        width = 6.4 * len(name)
-        left = x + 12 if x + 12 + width < WIDTH else x - 12 - width
-        row = y + 4
-        while any(
-            left < other_right and other_left < left + width and abs(row - other) < LABEL_GAP
-            for other_left, other_right, other in taken
-        ):
-            row += 2
-        taken.append((left, left + width, row))
+        width = LETTER * len(name)
+        sides = [left for left in (x + 12, x - 12 - width) if left >= 0 and left + width <= WIDTH]
+        options = [(left, y + down) for down in range(0, HEIGHT, 3) for left in sides]
+        left, middle = next((option for option in options if _is_free(*option, width, taken)), (x + 12, y))
+        taken.append((left, left + width, middle))
         weight = ' class="best"' if on_frontier else ""
-        shapes.append(f'<text{weight} x="{left:.1f}" y="{row:.1f}">{escape(name)}</text>')
+        shapes.append(f'<text{weight} x="{left:.1f}" y="{middle + 4:.1f}">{escape(name)}</text>')
     return shapes
+
+
+def _is_free(left: float, middle: float, width: float, taken: Sequence[tuple[float, float, float]]) -> bool:
+    """Whether a label of this width overlaps nothing."""
+    return not any(
+        left < other_right and other_left < left + width and abs(middle - other) < LABEL_GAP
+        for other_left, other_right, other in taken
+    )
 
 
 class _Axes:

@@ -1,4 +1,4 @@
-"""Renders a bench as one HTML file with inline style and SVG, without scripts; templates escape what comes from data."""
+"""Renders a bench as one HTML file with inline style and SVG, without scripts; templates escape all data."""
 
 from __future__ import annotations
 

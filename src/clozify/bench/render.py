@@ -28,7 +28,10 @@ def markdown(summary: Summary) -> str:
     lines += ["## What was run", "", *run_lines(summary), ""]
     if summary.failures:
         lines += ["## Failed", ""]
-        lines += [f"- {failure.cell}: {failure.reason} (`{failure.file}`)" for failure in summary.failures] + [""]
+        for failure in summary.failures:
+            cells = "; ".join(failure.cells)
+            lines.append(f"- {failure.name}, {cells}: {failure.reason} (`{failure.file}`)")
+        lines.append("")
     lines += ["## Published figures", "", CONTEXT, ""]
     for table in published_tables():
         lines += [f"### {table.title}", "", table.note, "", *table_lines([table.header, *table.lines()]), ""]

@@ -90,9 +90,10 @@ class MethodNote:
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell that failed, with the end of its log."""
+    """Cells of a method that failed for one reason, with the end of the first one's log."""
 
-    cell: str
+    name: str  # of the method
+    cells: list[str]
     reason: str
     log: str
     file: str  # of the log, in the bench's folder
@@ -128,6 +129,11 @@ class Summary:
     commands: list[str]
     cells: int
     at_once: int  # the most cells at a time on a device
+
+    @property
+    def failed_cells(self) -> int:
+        """How many cells failed."""
+        return sum(len(failure.cells) for failure in self.failures)
 
     def entry(self, block: Block, name: str) -> Entry | None:
         """A method's entry in a block; None where it was not run there."""
@@ -173,7 +179,7 @@ def summarize(results: Sequence[CellResult], folder: Path, commands: Sequence[st
         data_sets=[_data_set_note(known, name, folder) for name in data_names],
         methods=[_method_note(known, variant, name) for variant, name in names.items()],
         machines=list(dict.fromkeys(result.machine for result in known)),
-        failures=[failure for result in known if (failure := _failure(result, names, folder)) is not None],
+        failures=_failures([result for result in known if result.failure], names, folder),
         commands=list(commands),
         cells=len(known),
         at_once=max((result.at_once for result in known), default=1),
@@ -300,12 +306,17 @@ def _method_note(results: Sequence[CellResult], variant: Variant, name: str) -> 
     return MethodNote(name, settings, variant.model, variant.recipe, variant.max_length, uses, versions)
 
 
-def _failure(result: CellResult, names: dict[Variant, str], folder: Path) -> Failure | None:
-    if not result.failure:
-        return None
-    spec, path = result.spec, folder / FAILED / result.key / LOG
-    cell = f"{names[Variant.of(spec)]}: {spec.data}, {spec.per_label} a label, draw {spec.draw}"
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    return Failure(
-        cell, result.failure, "\n".join(text.rstrip().splitlines()[-LOG_LINES:]), str(path.relative_to(folder))
-    )
+def _failures(results: Sequence[CellResult], names: dict[Variant, str], folder: Path) -> list[Failure]:
+    """The failed cells, by method and reason."""
+    groups: dict[tuple[str, str], list[CellResult]] = {}
+    for result in results:
+        groups.setdefault((names[Variant.of(result.spec)], result.failure), []).append(result)
+    failures = []
+    for (name, reason), of_group in groups.items():
+        specs = [result.spec for result in of_group]
+        path = folder / FAILED / of_group[0].key / LOG
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        log = "\n".join(text.rstrip().splitlines()[-LOG_LINES:])
+        cells = [f"{spec.data}, {spec.per_label} a label, draw {spec.draw}" for spec in specs]
+        failures.append(Failure(name, cells, reason, log, str(path.relative_to(folder))))
+    return failures

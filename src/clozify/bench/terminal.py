@@ -31,7 +31,8 @@ def show_bench(console: Console, result: BenchResult) -> None:
             line = f"{point.name}: {fmt.seconds(point.training_seconds)} of training, {percent(point.accuracy)}"
             console.print(Text(f"on the frontier  {line}"), soft_wrap=True)
     for failure in summary.failures:
-        console.print(Text(f"failed  {failure.cell}: {failure.reason} (see {failure.file})"), soft_wrap=True)
+        count = f"{len(failure.cells)} cell{'s' * (len(failure.cells) != 1)}"
+        console.print(Text(f"failed  {failure.name}, {count}: {failure.reason} (see {failure.file})"), soft_wrap=True)
     if result.left:
         console.print(Text(f"Out of time: {result.left} cells are left; the same command runs them."), soft_wrap=True)
     console.print(Text(f"Written: {', '.join(map(str, result.files))}"), soft_wrap=True)

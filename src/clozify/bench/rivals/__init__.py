@@ -10,9 +10,15 @@ from collections.abc import Sequence
 
 from clozify.bench.rivals import (
     embeddings,
+    fastfit,
+    finetune,
     frozen,
     ipet,
+    llm,
+    model2vec,
+    nli,
     pet,
+    setfit,
     supervised,
     tfidf,
     zero_shot,
@@ -23,9 +29,15 @@ from clozify.errors import DataError, quoted, unknown_names
 _MODULES: tuple[Rival, ...] = (
     tfidf,
     embeddings,
+    model2vec,
     zero_shot,
+    nli,
+    llm,
     supervised,
+    finetune,
     frozen,
+    fastfit,
+    setfit,
     pet,
     ipet,
 )

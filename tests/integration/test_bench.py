@@ -14,7 +14,7 @@ import pytest
 from clozify.bench.datasets import DataSource
 from clozify.bench.draws import DrawOptions
 from clozify.bench.plan import BenchOptions
-from clozify.bench.run import bench
+from clozify.bench.run import run_bench
 from clozify.bench.summary import Block
 from clozify.errors import DataError, RunError
 from tests.integration.conftest import SETTINGS, TASK
@@ -51,8 +51,8 @@ def accuracy(result, name, per_label=4):
     return result.summary.entry(Block("stars", per_label), name).accuracy.mean
 
 
-def test_a_cell_runs_once_and_its_files_say_what_was_drawn(data):
-    first = bench(options(data))
+def test_a_cell_runs_once_its_files_say_what_was_drawn_and_other_rows_need_another_folder(data):
+    first = run_bench(options(data))
     assert (first.done, first.reused, first.failed) == (1, 0, 0)
     assert accuracy(first, "TF-IDF") == 1.0  # each label has words of its own
     (cell,) = (data / "bench" / "cells").iterdir()
@@ -60,14 +60,16 @@ def test_a_cell_runs_once_and_its_files_say_what_was_drawn(data):
     written = json.loads(next((data / "bench" / "data").glob("*/data_set.json")).read_text())
     assert written["held_out"]
     assert len(written["test"]["row_numbers"]) == 24
-    again = bench(options(data))
+    again = run_bench(options(data))
     assert (again.done, again.reused) == (0, 1)
+    with pytest.raises(RunError, match="has other rows of 'stars'"):
+        run_bench(options(data, drawing=DrawOptions(seed=1)))
 
 
 def test_cells_that_there_is_no_time_for_are_left_for_the_next_command(data):
-    stopped = bench(options(data, hours=0.0))
+    stopped = run_bench(options(data, hours=0.0))
     assert (stopped.done, stopped.left) == (0, 1)
-    assert bench(options(data)).done == 1
+    assert run_bench(options(data)).done == 1
 
 
 def test_a_rival_that_fails_is_shown_as_failed_with_its_log_and_tried_again(data, tiny_folder):
@@ -77,20 +79,13 @@ def test_a_rival_that_fails_is_shown_as_failed_with_its_log_and_tried_again(data
         "model": str(tiny_folder("bert")),
         "environments": {"setfit": str(data / "packages")},
     }
-    result = bench(options(data, **changes))
+    result = run_bench(options(data, **changes))
     assert result.failed == 1
     (failure,) = result.summary.failures
     assert "No module named" in failure.reason
     assert "Traceback" in (data / "bench" / failure.file).read_text()
     assert "failed" in (data / "bench" / "bench.md").read_text()
-    assert bench(options(data, **changes)).failed == 1
-
-
-def test_other_rows_under_the_same_name_are_refused(data):
-    bench(options(data, hours=0.0))
-    bench(options(data))
-    with pytest.raises(RunError, match="has other rows of 'stars'"):
-        bench(options(data, drawing=DrawOptions(seed=1)))
+    assert run_bench(options(data, **changes)).failed == 1
 
 
 def test_wrong_requests_are_refused_before_anything_is_written(data):
@@ -101,7 +96,7 @@ def test_wrong_requests_are_refused_before_anything_is_written(data):
         ({"drawing": DrawOptions(held_out=2.0)}, "between 0 and 1"),
     ):
         with pytest.raises(DataError, match=message):
-            bench(options(data, **changes))
+            run_bench(options(data, **changes))
     assert not (data / "bench").exists()
 
 
@@ -128,7 +123,7 @@ def test_the_command_compares_tfidf_embeddings_supervised_training_and_pet(data,
 @pytest.mark.slow
 def test_untrained_methods_and_plain_fine_tuning_run(data, tiny_folder):
     methods = ["zero-shot", "finetune", "frozen"]
-    result = bench(options(data, methods=methods, model=str(tiny_folder("bert"))))
+    result = run_bench(options(data, methods=methods, model=str(tiny_folder("bert"))))
     assert result.failed == 0, result.summary.failures
 
 
@@ -145,7 +140,7 @@ def test_a_killed_bench_keeps_its_cells_and_resumes(data):
     process.wait()
     before = {path: path.read_bytes() for path in (data / "bench" / "cells").glob("*/result.json")}
     assert before
-    result = bench(options(data, draws=6))
+    result = run_bench(options(data, draws=6))
     assert result.reused >= len(before)
     assert result.reused + result.done == 6
     assert all(path.read_bytes() == content for path, content in before.items())
@@ -153,7 +148,7 @@ def test_a_killed_bench_keeps_its_cells_and_resumes(data):
 
 @pytest.mark.slow
 def test_cells_run_in_several_processes(data):
-    result = bench(options(data, draws=3, at_once=2))
+    result = run_bench(options(data, draws=3, at_once=2))
     assert result.done == 3
     assert result.summary.at_once == 2
 

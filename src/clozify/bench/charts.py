@@ -57,10 +57,10 @@ def line_chart(series: Sequence[Series], title: str) -> Markup:
     count = len(series)
     for number, one in enumerate(series):
         shift = 4 * (number - (count - 1) / 2) if len(sizes) < 6 else 0  # side by side, so that intervals are seen
-        places = [(axes.x(point.x) + shift, axes.y(point.y), point) for point in one.points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
+        positions = [(axes.x(point.x) + shift, axes.y(point.y), point) for point in one.points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in positions)
         shapes.append(f'<polyline class="line c{one.index % COLOURS}" points="{path}"/>')
-        for x, y, point in places:
+        for x, y, point in positions:
             if point.low is not None and point.high is not None:
                 ends = f'y1="{axes.y(point.high):.1f}" y2="{axes.y(point.low):.1f}"'
                 shapes.append(f'<line class="range c{one.index % COLOURS}" x1="{x:.1f}" x2="{x:.1f}" {ends}/>')

@@ -79,7 +79,7 @@ def plan_cost(options: BenchOptions) -> BenchCost:
         cells = [cell for cell in remaining if cell.rival is rival]
         if cells:
             times = [estimates.cell(cell) for cell in cells]
-            basis = "earlier cells" if all(known for _, known in times) else "timed steps"
+            basis = "earlier cells" if all(is_measured for _, is_measured in times) else "timed steps"
             lines.append(MethodCost(rival.TITLE, len(cells), sum(seconds for seconds, _ in times), basis))
     at_once = devices.count * devices.at_once
     return BenchCost(
@@ -107,13 +107,13 @@ class _Estimates:
     def cell(self, cell: Cell) -> tuple[float, bool]:
         """The seconds of a cell, and whether they are from earlier cells."""
         spec = cell.spec
-        known = [
+        measured = [
             result.seconds
             for result in self.earlier
             if (result.spec.method, result.spec.data, result.spec.per_label) == (spec.method, spec.data, spec.per_label)
         ]
-        if known:
-            return float(np.mean(known)), True
+        if measured:
+            return float(np.mean(measured)), True
         if cell.rival.ENCODER == "none":
             return START_SECONDS, False
         return START_SECONDS + self._seconds(cell), False

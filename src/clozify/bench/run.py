@@ -50,7 +50,7 @@ class BenchResult:
     left: int  # cells for which there was no time
 
 
-def bench(options: BenchOptions) -> BenchResult:
+def run_bench(options: BenchOptions) -> BenchResult:
     """Run the cells that have no result yet; writes and returns the results of all cells in the folder."""
     with _executor(options) as (device, executor):
         plan = make_plan(options, device)
@@ -112,7 +112,7 @@ def _start_folder(folder: RunFolder, plan: BenchPlan) -> None:
                 f"The bench in '{folder.path}' has other rows of '{data_set.name}': other files, test rows or seed; "
                 "name another folder, or give the data another name: --data NAME=FILE."
             )
-    command = shlex.join(["clozify", *sys.argv[1:]]) if sys.argv[1:2] == [KIND] else "clozify.bench.run.bench(...)"
+    command = shlex.join(["clozify", *sys.argv[1:]]) if sys.argv[1:2] == [KIND] else "clozify.bench.run.run_bench(...)"
     content["commands"] = list(dict.fromkeys([*content["commands"], command]))
     folder.write_json(RUN, content | {"clozify": __version__})
 

@@ -155,19 +155,19 @@ class Summary:
 def summarize(results: Sequence[CellResult], folder: Path, commands: Sequence[str]) -> Summary:
     """The results of all cells in a bench's folder, by data set, rows a label and method."""
     order = list(RIVALS)
-    known = [result for result in results if result.spec.method in order]
-    variants = sorted({Variant.of(result.spec) for result in known}, key=lambda v: (order.index(v.method), str(v)))
+    cells = [result for result in results if result.spec.method in order]
+    variants = sorted({Variant.of(result.spec) for result in cells}, key=lambda v: (order.index(v.method), str(v)))
     names = dict(zip(variants, variant_names(variants), strict=True))
-    data_names = list(dict.fromkeys(sorted(result.spec.data for result in known)))
+    data_names = list(dict.fromkeys(sorted(result.spec.data for result in cells)))
     blocks = [
         Block(name, size)
         for name in data_names
-        for size in sorted({result.spec.per_label for result in known if result.spec.data == name})
+        for size in sorted({result.spec.per_label for result in cells if result.spec.data == name})
     ]
     methods = {variant.method for variant in variants}
     reference_method = next((name for name in REFERENCES if name in methods), variants[0].method if variants else "")
     reference = next((name for variant, name in names.items() if variant.method == reference_method), "")
-    entries = [entry for block in blocks for entry in _entries(known, block, names, reference)]
+    entries = [entry for block in blocks for entry in _entries(cells, block, names, reference)]
     points, complete = _points(entries, blocks, list(names.values()))
     return Summary(
         names=list(names.values()),
@@ -176,13 +176,13 @@ def summarize(results: Sequence[CellResult], folder: Path, commands: Sequence[st
         entries=entries,
         points=points,
         complete_blocks=complete,
-        data_sets=[_data_set_note(known, name, folder) for name in data_names],
-        methods=[_method_note(known, variant, name) for variant, name in names.items()],
-        machines=list(dict.fromkeys(result.machine for result in known)),
-        failures=_failures([result for result in known if result.failure], names, folder),
+        data_sets=[_data_set_note(cells, name, folder) for name in data_names],
+        methods=[_method_note(cells, variant, name) for variant, name in names.items()],
+        machines=list(dict.fromkeys(result.machine for result in cells)),
+        failures=_failures([result for result in cells if result.failure], names, folder),
         commands=list(commands),
-        cells=len(known),
-        at_once=max((result.at_once for result in known), default=1),
+        cells=len(cells),
+        at_once=max((result.at_once for result in cells), default=1),
     )
 
 

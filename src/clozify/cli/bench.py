@@ -24,8 +24,8 @@ from clozify.cli.options import (
 from clozify.errors import ClozifyError
 
 
-@app.command()
-def bench(
+@app.command("bench")
+def bench_command(
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -145,7 +145,7 @@ def bench(
             show_cost(Console(), cost)
         return
     from clozify.bench.render import to_json
-    from clozify.bench.run import bench as run_bench
+    from clozify.bench.run import run_bench
     from clozify.bench.terminal import show_bench
 
     result = run_bench(options)

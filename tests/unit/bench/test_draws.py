@@ -116,9 +116,11 @@ def test_rules_and_teachers_are_left_out_of_the_task():
     assert not plain_task(task).rules
 
 
-def test_several_labels_a_row_are_refused():
+def test_several_labels_a_row_are_refused(tmp_path):
+    load_task(TASK | {"multilabel": True, "metric": "micro-f1"}).save(tmp_path / "task.toml")
+    (tmp_path / "rows.csv").write_text("label,text\na|b,one\nb,two\n")
     with pytest.raises(TaskError, match="one label a row"):
-        load_data(DataSource("builtin:tags-labeled"))
+        load_data(DataSource(str(tmp_path / "rows.csv"), str(tmp_path / "task.toml")))
 
 
 def test_a_folder_with_train_and_test_files_is_a_data_set(tmp_path):

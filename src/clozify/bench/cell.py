@@ -133,9 +133,12 @@ class CellJob:
             variables["CUDA_VISIBLE_DEVICES"] = ""
         command = [self.environment.python, "-P", str(WORKER), str(work / "job.json"), str(os.getpid())]
         with (work / "results" / LOG).open("wb") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=variables, cwd=work
-            )
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=variables, cwd=work
+                )
+            except OSError as error:  # an environment that could not be made
+                raise CellFailed(f"its Python '{command[0]}' could not be started: {error.strerror}") from None
             try:
                 while process.poll() is None:
                     if self.deadline is not None and time.time() > self.deadline:

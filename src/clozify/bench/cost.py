@@ -82,6 +82,9 @@ def plan_cost(options: BenchOptions) -> BenchCost:
             basis = "earlier cells" if all(is_measured for _, is_measured in times) else "timed steps"
             lines.append(MethodCost(rival.TITLE, len(cells), sum(seconds for seconds, _ in times), basis))
     at_once = devices.count * devices.at_once
+    notes = ["Cells that run at a time slow each other down; the estimate does not know how much."] * (at_once > 1)
+    if any(rival.NEEDS for rival in plan.rivals):
+        notes.append("The time of an NLI model's or an LLM's answers is not included.")
     return BenchCost(
         cells=len(plan.cells),
         done=len(plan.cells) - len(remaining),
@@ -93,7 +96,7 @@ def plan_cost(options: BenchOptions) -> BenchCost:
             for rival in plan.rivals
             if rival.REQUIREMENTS and rival.NAME not in options.environments and not is_ready(rival)
         ],
-        notes=["Cells that run at a time slow each other down; the estimate does not know how much."] * (at_once > 1),
+        notes=notes,
     )
 
 

@@ -13,7 +13,7 @@ from clozify.bench.rivals.worker import Rival
 from clozify.config.recipe import load_recipe
 from clozify.errors import DataError
 from clozify.models.loading import architecture_of
-from clozify.runs.keys import NUMERICS, hash_key, model_key
+from clozify.runs.keys import NUMERICS, hash_file, hash_key, model_key
 
 MAX_LENGTHS = {"cpu": 64, "cuda": 256}  # tokens of a row, as the recipe auto has them
 
@@ -113,6 +113,9 @@ def _check(options: BenchOptions, rivals: Sequence[Rival]) -> None:
     for rival in rivals:
         if rival.NEEDS and rival.NEEDS not in options.rival_options:
             raise DataError(f"The method '{rival.NAME}' needs --{rival.NEEDS}.")
+    llm = options.rival_options.get("llm")
+    if llm is not None and not Path(llm).is_file():
+        raise DataError(f"The file '{llm}' of --llm does not exist; write one with the entries of a teacher.")
     load_recipe(options.recipe, options.settings)
     if any(rival.ENCODER != "none" for rival in rivals) and architecture_of(options.model) != "masked LM":
         raise DataError(f"The bench compares methods on one encoder; '{options.model}' is no masked language model.")
@@ -146,18 +149,21 @@ def make_cell(options: BenchOptions, draw: Draw, rival: Rival, device: str) -> C
         recipe=recipe,
         max_length=max_length,
         seed=draw.seed,
-        options={
-            name: model_key(value) if name.endswith(("encoder", "model")) else value for name, value in chosen.items()
-        },
+        options={name: _content_key(name, value) for name, value in chosen.items()},
         device=device if rival.ENCODER != "none" else "cpu",
         numerics=NUMERICS if not rival.REQUIREMENTS else 0,
     )
     return Cell(spec, draw, rival, f"{draw.key}-{rival.NAME}-{key[:10]}")
 
 
+def _content_key(name: str, value: str) -> str:
+    """What identifies the value of an option: the content of a file or of a model's folder, not its path."""
+    return hash_file(Path(value)) if name == "llm" else model_key(value)
+
+
 def _options_of(rival: Rival) -> tuple[str, ...]:
     """The options of the command that concern a method."""
-    own = {"setfit": ("setfit-encoder",), "llm": ("llm",), "nli": ("nli-model", "nli-hypothesis")}
+    own = {"setfit": ("setfit-encoder",), "llm": ("llm",), "nli": ("nli-model",)}
     return own.get(rival.NAME, ())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -33,6 +34,7 @@ from clozify.runs.keys import model_key
 from clozify.runs.object_store import is_remote
 from clozify.runs.plan import Plan, empty_rows
 from clozify.runs.worker import Worker
+from clozify.utils.libraries import quiet_transformers
 
 RUN, KIND = "run.json", "bench"
 PAGE_SECONDS = 30.0  # the page is written no more often while cells run
@@ -94,7 +96,10 @@ def _environments(plan: BenchPlan) -> dict[str, Environment]:
     environments, named = {}, plan.options.environments
     for rival in plan.rivals:
         if rival.REQUIREMENTS and rival.NAME not in named and not is_ready(rival):
-            make_environment(rival, plan.options.log)
+            try:
+                make_environment(rival, plan.options.log)
+            except (RunError, OSError, subprocess.SubprocessError) as error:  # its cells fail, the others go on
+                plan.options.log(f"note: {error}")
         environments[rival.NAME] = choose_environment(rival, named.get(rival.NAME))
     return environments
 
@@ -123,7 +128,7 @@ def _write_encoder(folder: RunFolder, plan: BenchPlan, remaining: Sequence[Cell]
         return None
     key = model_key(plan.options.model).rpartition("/")[2]
     if not folder.has_job(ENCODERS, key):
-        with folder.writing(ENCODERS, key) as path:
+        with folder.writing(ENCODERS, key) as path, quiet_transformers():
             load_model(plan.options.model).save(path)
     return key
 

@@ -6,6 +6,8 @@ are not used for anything.
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,16 @@ def load_libraries() -> None:
     import fastfit  # noqa: F401
 
 
+def readable_encoder(encoder: str, folder: Path) -> str:
+    """A copy of an encoder's folder whose tokenizer earlier versions of Transformers load by a class that they have."""
+    shutil.copytree(encoder, folder)
+    path = folder / "tokenizer_config.json"
+    if path.is_file():
+        content = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(content | {"tokenizer_class": "PreTrainedTokenizerFast"}), encoding="utf-8")
+    return str(folder)
+
+
 class FastFitModel:
     """A trained FastFit model."""
 
@@ -49,8 +61,9 @@ class FastFitModel:
         labels = [f"{label:05}" for label in job.label_indices]  # the library sorts the names
         rows = Dataset.from_dict({"text": job.texts("labeled"), "label": labels})
         work = Path(job.work)
+        encoder = readable_encoder(job.encoder, work / "encoder")
         trainer = FastFitTrainer(
-            model_name_or_path=job.encoder,
+            model_name_or_path=encoder,
             label_column_name="label",
             text_column_name="text",
             num_train_epochs=40,
@@ -68,7 +81,7 @@ class FastFitModel:
         )
         model = trainer.train()
         self.folder, self.test = work / "trained", job.texts("test")
-        tokenizer = AutoTokenizer.from_pretrained(job.encoder, model_max_length=job.max_length)
+        tokenizer = AutoTokenizer.from_pretrained(encoder, model_max_length=job.max_length)
         model.save_pretrained(self.folder)
         tokenizer.save_pretrained(self.folder)
         self.pipeline: Any = pipeline("text-classification", model=model, tokenizer=tokenizer)

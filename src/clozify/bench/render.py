@@ -1,0 +1,159 @@
+"""A bench as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clozify.bench import format as fmt
+from clozify.bench.published import published_tables
+from clozify.bench.summary import Block, Summary
+from clozify.report.format import percent
+
+CONTEXT = (
+    "Figures that others have published, as context: other models, other rows, other machines. They are not compared "
+    "with the measured cells."
+)
+
+
+def markdown(summary: Summary) -> str:
+    """A page of Markdown."""
+    lines = ["# Bench", "", *intro(summary), ""]
+    lines += ["## Accuracy", "", *accuracy_table(summary), ""]
+    for block in summary.blocks:
+        lines += [f"### {block.data}, {block.per_label} rows a label", "", *block_table(summary, block), ""]
+    if summary.points:
+        lines += ["## Over all data sets", "", *points_table(summary), ""]
+    lines += ["## What was run", "", *run_lines(summary), ""]
+    if summary.failures:
+        lines += ["## Failed", ""]
+        for failure in summary.failures:
+            cells = "; ".join(failure.cells)
+            lines.append(f"- {failure.name}, {cells}: {failure.reason} (`{failure.file}`)")
+        lines.append("")
+    lines += ["## Published figures", "", CONTEXT, ""]
+    for table in published_tables():
+        lines += [f"### {table.title}", "", table.note, "", *table_lines([table.header, *table.lines()]), ""]
+        lines += [f"Source: {table.source}", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def intro(summary: Summary) -> list[str]:
+    """How to read the tables, in sentences."""
+    lines = [
+        "Every method had the same labelled rows, the same unlabelled rows where it can use them, the same test rows "
+        "and, where it has one, the same encoder unless another is named; none had a development set. Accuracy and "
+        "macro-F1 are in percent, with 95% intervals over the draws (Student's t)."
+    ]
+    if summary.reference:
+        lines += ["", f"Differences are in points of accuracy from {summary.reference} on the same draws."]
+    if summary.at_once > 1:
+        lines += ["", times_note(summary)]
+    return lines
+
+
+def times_note(summary: Summary) -> str:
+    """A sentence about times that were not taken alone."""
+    return (
+        f"Up to {summary.at_once} cells ran at a time on a device, so times are longer than alone and comparable only "
+        "roughly."
+    )
+
+
+def accuracy_table(summary: Summary) -> list[str]:
+    """Accuracy by data set and method."""
+    rows = [["data", "rows a label", *summary.names]]
+    for block in summary.blocks:
+        cells = []
+        for name in summary.names:
+            entry = summary.entry(block, name)
+            text = fmt.accuracy(entry)
+            if entry is not None and entry.accuracy is not None and (shown := fmt.interval(entry.accuracy)):
+                text = f"{text} ({shown})"
+            cells.append(f"**{text}**" if entry is not None and entry.is_best else text)
+        rows.append([block.data, str(block.per_label), *cells])
+    return table_lines(rows, left=1)
+
+
+def block_table(summary: Summary, block: Block) -> list[str]:
+    """All that was measured in a block."""
+    header = ["method", "draws", "accuracy", "interval", "macro-F1", f"from {summary.reference}", "training", "rows/s"]
+    rows = [[*header, "memory", "on disk"]]
+    for entry in summary.block_entries(block):
+        if entry.accuracy is None or entry.macro_f1 is None:
+            rows.append([entry.name, str(entry.failures), fmt.FAILED, *[""] * 7])
+            continue
+        failed = f" ({entry.failures} failed)" if entry.failures else ""
+        memory = fmt.mib(entry.memory_bytes)
+        rows.append(
+            [
+                entry.name,
+                f"{entry.accuracy.draws}{failed}",
+                fmt.accuracy(entry),
+                fmt.interval(entry.accuracy),
+                percent(entry.macro_f1.mean),
+                fmt.difference(entry.difference),
+                fmt.seconds(entry.training_seconds),
+                fmt.speed(entry.rows_per_second),
+                memory if entry.gpu_bytes is None else f"{memory}, GPU {fmt.mib(entry.gpu_bytes)}",
+                fmt.mib(entry.size_bytes),
+            ]
+        )
+    return table_lines(rows, left=1)
+
+
+def points_table(summary: Summary) -> list[str]:
+    """The methods over all blocks in which each has a result."""
+    rows = [["method", "mean accuracy", "mean rank", "ranks", "training", "rows/s", "on the frontier of"]]
+    for point in sorted(summary.points, key=lambda point: point.rank.mean):
+        rank = point.rank
+        on = [
+            name for name, yes in (("training", point.on_training_frontier), ("speed", point.on_speed_frontier)) if yes
+        ]
+        row = [point.name, percent(point.accuracy), f"{rank.mean:.1f}", f"{rank.best:g} to {rank.worst:g}"]
+        rows.append([*row, fmt.seconds(point.training_seconds), fmt.speed(point.rows_per_second), ", ".join(on)])
+    note = (
+        f"Over {summary.complete_blocks} block{'s' * (summary.complete_blocks != 1)} (a data set with a number of rows "
+        "a label) in which all methods have a result; times and speeds are geometric means. On a frontier, no other "
+        "method is both more accurate and faster."
+    )
+    return [note, "", *table_lines(rows, left=1)]
+
+
+def run_lines(summary: Summary) -> list[str]:
+    """What was run: machine, data, methods with their versions, commands."""
+    lines = [f"- Machine: {machine}" for machine in summary.machines]
+    for data in summary.data_sets:
+        notes = "".join(f" {note}" for note in data.notes)
+        source = f" ({data.test})" if data.test else ""
+        lines.append(f"- Data: {data.name}, {data.labels} labels, {data.test_rows:,} test rows{source}.{notes}")
+    for method in summary.methods:
+        model = f", model {method.model}" if method.model else ""
+        recipe = f", recipe {method.recipe}" if method.recipe else ""
+        length = f", {method.max_length} tokens" if method.model else ""
+        versions = ", ".join(f"{name} {version}" for name, version in method.versions.items())
+        lines.append(
+            f"- {method.name}: {method.settings}{model}{recipe}{length}" + (f" ({versions})" if versions else "")
+        )
+    return [
+        *lines,
+        "",
+        "The commands, which give the same draws again:",
+        "",
+        *(f"    {line}" for line in summary.commands),
+    ]
+
+
+def table_lines(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A table of Markdown; the first row is the header, and the first `left` columns are text."""
+    header, *body = rows
+    ruler = ["---"] * left + ["---:"] * (len(header) - left)
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, ruler, *body)]
+
+
+def to_json(summary: Summary) -> dict[str, Any]:
+    """The measured results for programs; published figures are apart, under `published`."""
+    content = asdict(summary)
+    content["published"] = [table.model_dump() for table in published_tables()]
+    return content

@@ -1,0 +1,74 @@
+"""A large language model behind OpenAI's protocol, with the labelled rows as examples in its prompt.
+
+The file of `--llm` has the entries of a teacher of the kind `openai`: `model`, `base_url`, `api_key_env` and others. A
+row for which it names no label counts as wrong.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from clozify.bench.rivals.worker import Job
+
+NAME = "llm"
+TITLE = "LLM"
+SETTINGS = "the teachers' prompt with up to 8 labelled rows as examples; no answer counts as wrong"
+VERSION = 1
+REQUIREMENTS: tuple[str, ...] = ()
+PACKAGES: tuple[str, ...] = ("openai", "clozify")
+ENCODER = "none"
+UNLABELED = False
+NEEDS = "llm"
+
+
+def load_libraries() -> None:
+    """Import the libraries."""
+    import clozify.teachers.openai  # noqa: F401
+
+
+class LlmModel:
+    """A model on a server; nothing is trained, and answers are not kept between cells."""
+
+    def __init__(self, job: Job) -> None:
+        from clozify.config.task import load_task
+        from clozify.config.teachers import OpenAIEntry
+        from clozify.data.rows import read_rows
+        from clozify.teachers.base import ScoringContext
+        from clozify.teachers.openai import OpenAITeacher
+
+        task = load_task(job.task)
+        entry = OpenAIEntry(**{"kind": "openai"} | tomllib.loads(Path(job.options["llm"]).read_text(encoding="utf-8")))
+        if problems := entry.problems(task.fields, task.labels):
+            raise ValueError(" ".join(problems))
+        self.teacher: Any = OpenAITeacher(entry, task)
+        self.test, self.work, self.calls = read_rows(job.test, task), Path(job.work), 0
+        self.context = ScoringContext(read_rows(job.labeled, task), job.device, self.work, print)
+
+    @property
+    def kept(self) -> Sequence[Path]:
+        """Nothing on this machine."""
+        return []
+
+    def predict(self, rows: int) -> NDArray[np.int64]:
+        """The labels of the first test rows, -1 where the model named none; every call asks anew."""
+        from dataclasses import replace
+
+        self.calls += 1
+        cache = self.work / f"answers-{self.calls}"
+        scores = self.teacher.score(self.test.select(np.arange(rows)), replace(self.context, cache=cache))
+        answered = ~np.isnan(scores).all(axis=-1)
+        predicted = np.full(rows, -1, dtype=np.int64)
+        predicted[answered] = np.nan_to_num(scores[answered], nan=-np.inf).argmax(axis=-1)
+        return predicted
+
+
+def train(job: Job) -> LlmModel:
+    """Read the teacher's entries; there is nothing to train."""
+    return LlmModel(job)

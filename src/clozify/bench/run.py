@@ -1,0 +1,192 @@
+"""Implements `clozify bench`: runs the cells that have no result yet, and writes the page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from clozify import __version__
+from clozify.bench.cell import BROKEN, DONE, ENCODERS, STOPPED, CellJob
+from clozify.bench.draws import write_data_set, write_draw
+from clozify.bench.environments import Environment, choose_environment, is_ready, make_environment
+from clozify.bench.plan import BenchOptions, BenchPlan, Cell, make_plan
+from clozify.bench.results import CELLS, read_results
+from clozify.bench.summary import Summary, summarize
+from clozify.bench.write import write_bench
+from clozify.config.recipe import load_recipe
+from clozify.errors import RunError
+from clozify.executors.accelerate_launch import launched_processes
+from clozify.executors.base import Executor
+from clozify.executors.ray import RayExecutor
+from clozify.executors.select import choose_executor
+from clozify.models.language_model import load_model
+from clozify.runs.context import RunContext
+from clozify.runs.folder import RunFolder
+from clozify.runs.keys import model_key
+from clozify.runs.object_store import is_remote
+from clozify.runs.plan import Plan, empty_rows
+from clozify.runs.worker import Worker
+from clozify.utils.libraries import quiet_transformers
+
+RUN, KIND = "run.json", "bench"
+PAGE_SECONDS = 30.0  # the page is written no more often while cells run
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """What a bench did."""
+
+    summary: Summary
+    files: list[Path]
+    done: int  # cells that ran now
+    reused: int  # cells with a result from before
+    failed: int
+    left: int  # cells for which there was no time
+
+
+def run_bench(options: BenchOptions) -> BenchResult:
+    """Run the cells that have no result yet; writes and returns the results of all cells in the folder."""
+    with _executor(options) as (device, executor):
+        plan = make_plan(options, device)
+        environments = _environments(plan)
+        with RunFolder(options.output) as folder:
+            _start_folder(folder, plan)
+            remaining = [cell for cell in plan.cells if not folder.has_job(CELLS, cell.key, options.log)]
+            options.log(f"{len(plan.cells)} cells, {len(plan.cells) - len(remaining)} of them done before")
+            for cell in remaining:
+                write_data_set(folder, cell.draw.data_set)
+                write_draw(folder, cell.draw)
+            encoder_key = _write_encoder(folder, plan, remaining)
+            deadline = None if options.hours is None else time.time() + 3600 * options.hours
+            jobs = [_job(cell, options, environments[cell.rival.NAME], encoder_key, deadline) for cell in remaining]
+            outcomes = _run_jobs(jobs, executor, _worker(plan, folder, device))
+            summary, files = _write_page(folder.path)
+    return BenchResult(
+        summary=summary,
+        files=files,
+        done=outcomes[DONE],
+        reused=len(plan.cells) - len(remaining),
+        failed=outcomes[BROKEN],
+        left=outcomes[STOPPED],
+    )
+
+
+@contextmanager
+def _executor(options: BenchOptions) -> Iterator[tuple[str, Executor]]:
+    """The kind of device that cells run on, and the executor."""
+    if launched_processes() > 1:
+        raise RunError("A bench is not started by Accelerate's launcher; start the command without it.")
+    if is_remote(str(options.output)):
+        raise RunError(f"A bench is written to a folder, not to '{options.output}'; name a folder.")
+    device, context = choose_executor(options.executor, options.address, options.devices, options.at_once)
+    with context as executor:
+        yield (executor.resources.device if isinstance(executor, RayExecutor) else device), executor
+
+
+def _environments(plan: BenchPlan) -> dict[str, Environment]:
+    """The environment of every method; those that are missing are made now."""
+    environments, named = {}, plan.options.environments
+    for rival in plan.rivals:
+        if rival.REQUIREMENTS and rival.NAME not in named and not is_ready(rival):
+            try:
+                make_environment(rival, plan.options.log)
+            except (RunError, OSError, subprocess.SubprocessError) as error:  # its cells fail, the others go on
+                plan.options.log(f"note: {error}")
+        environments[rival.NAME] = choose_environment(rival, named.get(rival.NAME))
+    return environments
+
+
+def _start_folder(folder: RunFolder, plan: BenchPlan) -> None:
+    """Check that the folder is a bench's, with the same rows under the same names; writes `run.json`."""
+    path = folder.path / RUN
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"kind": KIND, "commands": []}
+    if content.get("kind") != KIND:
+        raise RunError(f"The folder '{folder.path}' holds a run, not a bench; name another folder.")
+    keys = {result.spec.data: result.spec.data_key for result in read_results(folder.path)}
+    for data_set in plan.data_sets:
+        if keys.get(data_set.name, data_set.key) != data_set.key:
+            raise RunError(
+                f"The bench in '{folder.path}' has other rows of '{data_set.name}': other files, test rows or seed; "
+                "name another folder, or give the data another name: --data NAME=FILE."
+            )
+    command = shlex.join(["clozify", *sys.argv[1:]]) if sys.argv[1:2] == [KIND] else "clozify.bench.run.run_bench(...)"
+    content["commands"] = list(dict.fromkeys([*content["commands"], command]))
+    folder.write_json(RUN, content | {"clozify": __version__})
+
+
+def _write_encoder(folder: RunFolder, plan: BenchPlan, remaining: Sequence[Cell]) -> str | None:
+    """Write the encoder as an ordinary folder of Transformers, where a method asks for one; returns its key."""
+    if not any(cell.rival.ENCODER == "folder" for cell in remaining):
+        return None
+    key = model_key(plan.options.model).rpartition("/")[2]
+    if not folder.has_job(ENCODERS, key):
+        with folder.writing(ENCODERS, key) as path, quiet_transformers():
+            load_model(plan.options.model).save(path)
+    return key
+
+
+def _job(
+    cell: Cell, options: BenchOptions, environment: Environment, encoder_key: str | None, deadline: float | None
+) -> CellJob:
+    return CellJob(
+        key=cell.key,
+        spec=cell.spec,
+        name=cell.name,
+        draw_key=cell.draw.key,
+        labeled_rows=len(cell.draw.labeled),
+        unlabeled_rows=0 if cell.draw.unlabeled is None else len(cell.draw.unlabeled),
+        environment=environment,
+        encoder_key=encoder_key if cell.rival.ENCODER == "folder" else None,
+        deadline=deadline,
+        timeout=None if options.cell_minutes is None else 60 * options.cell_minutes,
+        at_once=options.at_once,
+    )
+
+
+def _worker(plan: BenchPlan, folder: RunFolder, device: str) -> Worker:
+    """The state that the executor's workers get; cells take only its folder and its device."""
+    options, task = plan.options, plan.data_sets[0].data.task
+    run_plan = Plan(
+        task=task,
+        recipe=load_recipe(options.recipe, options.settings),
+        method=KIND,
+        model=options.model,
+        student=options.model,
+        labeled=empty_rows(task),
+    )
+    return Worker(run_plan, folder, RunContext(device, log=options.log))
+
+
+def _run_jobs(jobs: Sequence[CellJob], executor: Executor, worker: Worker) -> Counter[str]:
+    """Run the cells; returns how many were done, failed and stopped."""
+    outcomes: Counter[str] = Counter()
+    if not jobs:
+        return outcomes
+    executor.start(worker, len(jobs))
+    for job in jobs:
+        executor.submit(job)
+    began = written = time.monotonic()
+    for number, (finished, result) in enumerate(executor.as_completed(), start=1):
+        outcomes[result.value] += 1
+        left = (len(jobs) - number) * (time.monotonic() - began) / number
+        if result.value != STOPPED:
+            time_left = "" if number == len(jobs) else f", about {left / 60:,.0f} min left"
+            worker.context.log(f"cell {number}/{len(jobs)}  {finished.name}  {result.summary}{time_left}")
+        if time.monotonic() - written > PAGE_SECONDS and result.value != STOPPED:
+            _write_page(worker.folder.path)
+            written = time.monotonic()
+    return outcomes
+
+
+def _write_page(folder: Path) -> tuple[Summary, list[Path]]:
+    commands = json.loads((folder / RUN).read_text(encoding="utf-8"))["commands"]
+    summary = summarize(read_results(folder), folder, commands)
+    return summary, write_bench(summary, folder)

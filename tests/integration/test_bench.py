@@ -1,0 +1,181 @@
+"""`clozify bench` with a tiny model: cells in processes of their own, resumed, failed, planned, and its page."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from clozify.bench.datasets import DataSource
+from clozify.bench.draws import DrawOptions
+from clozify.bench.plan import BenchOptions
+from clozify.bench.run import run_bench
+from clozify.bench.summary import Block
+from clozify.errors import DataError, RunError
+from tests.integration.conftest import SETTINGS, TASK
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUICK = [*SETTINGS, "repetitions=1", *(f"{part}.max_steps=2" for part in ("finetune", "distill", "supervised"))]
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data set of two labels with words of their own, as a file, and its task."""
+    (tmp_path / "task.toml").write_text(TASK)
+    words = {1: "slow broken tool", 2: "fine lovely game"}
+    lines = [(1 + number % 2, f"{words[1 + number % 2]} number {number}") for number in range(80)]
+    pd.DataFrame(lines, columns=["label", "text"]).to_csv(tmp_path / "rows.csv", index=False)
+    return tmp_path
+
+
+def options(data, **changes):
+    fields = {
+        "output": data / "bench",
+        "data": [DataSource(str(data / "rows.csv"), str(data / "task.toml"))],
+        "per_label": [4],
+        "draws": 1,
+        "methods": ["tfidf"],
+        "recipe": "paper",
+        "settings": QUICK,
+        "devices": "cpu",
+    }
+    return BenchOptions(**fields | changes)
+
+
+def accuracy(result, name, per_label=4):
+    return result.summary.entry(Block("stars", per_label), name).accuracy.mean
+
+
+def test_a_cell_runs_once_its_files_say_what_was_drawn_and_other_rows_need_another_folder(data):
+    first = run_bench(options(data))
+    assert (first.done, first.reused, first.failed) == (1, 0, 0)
+    assert accuracy(first, "TF-IDF") == 1.0  # each label has words of its own
+    (cell,) = (data / "bench" / "cells").iterdir()
+    assert len(np.load(cell / "predictions.npy")) == 24  # 30% of the rows are held out
+    written = json.loads(next((data / "bench" / "data").glob("*/data_set.json")).read_text())
+    assert written["held_out"]
+    assert len(written["test"]["row_numbers"]) == 24
+    again = run_bench(options(data))
+    assert (again.done, again.reused) == (0, 1)
+    with pytest.raises(RunError, match="has other rows of 'stars'"):
+        run_bench(options(data, drawing=DrawOptions(seed=1)))
+
+
+def test_cells_that_there_is_no_time_for_are_left_for_the_next_command(data):
+    stopped = run_bench(options(data, hours=0.0))
+    assert (stopped.done, stopped.left) == (0, 1)
+    assert run_bench(options(data)).done == 1
+
+
+def test_a_rival_that_fails_is_shown_as_failed_with_its_log_and_tried_again(data, tiny_folder):
+    (data / "packages").mkdir()
+    changes = {
+        "methods": ["setfit"],
+        "model": str(tiny_folder("bert")),
+        "environments": {"setfit": str(data / "packages")},
+    }
+    result = run_bench(options(data, **changes))
+    assert result.failed == 1
+    (failure,) = result.summary.failures
+    assert "No module named" in failure.reason
+    assert "Traceback" in (data / "bench" / failure.file).read_text()
+    assert "failed" in (data / "bench" / "bench.md").read_text()
+    assert run_bench(options(data, **changes)).failed == 1
+
+
+def test_wrong_requests_are_refused_before_anything_is_written(data):
+    for changes, message in (
+        ({"methods": ["pett"]}, "did you mean 'pet'"),
+        ({"methods": ["nli"]}, "needs --nli-model"),
+        ({"per_label": [0]}, "at least 1"),
+        ({"drawing": DrawOptions(held_out=2.0)}, "between 0 and 1"),
+    ):
+        with pytest.raises(DataError, match=message):
+            run_bench(options(data, **changes))
+    assert not (data / "bench").exists()
+
+
+@pytest.mark.slow
+def test_the_command_compares_tfidf_embeddings_supervised_training_and_pet(data, tiny_folder):
+    words = ["--data", data / "rows.csv", "--task", data / "task.toml", "--per-label", "4", "--draws", "1"]
+    words += ["--model", tiny_folder("bert"), "--recipe", "paper", "--output", data / "bench", "--devices", "cpu"]
+    words += [word for setting in QUICK for word in ("--set", setting)]
+    command = [sys.executable, "-m", "clozify", "bench", *map(str, words)]
+    plan = subprocess.run([*command, "--plan"], capture_output=True, text=True, check=True).stdout
+    assert "4 cells, 0 of them done." in plan
+    assert not (data / "bench").exists()
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "TF-IDF  embeddings  supervised  PET" in shown.replace("   ", "  ")
+    results = json.loads((data / "bench" / "results.json").read_text())
+    assert {entry["method"] for entry in results["entries"]} == {"tfidf", "embeddings", "supervised", "pet"}
+    for entry in results["entries"]:
+        assert entry["training_seconds"] > 0
+        assert entry["rows_per_second"] > 0
+        assert entry["size_bytes"] > 0
+        assert entry["memory_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_untrained_methods_and_plain_fine_tuning_run(data, tiny_folder):
+    methods = ["zero-shot", "finetune", "frozen"]
+    result = run_bench(options(data, methods=methods, model=str(tiny_folder("bert"))))
+    assert result.failed == 0, result.summary.failures
+
+
+@pytest.mark.slow
+def test_a_killed_bench_keeps_its_cells_and_resumes(data):
+    words = ["--data", data / "rows.csv", "--task", data / "task.toml", "--per-label", "4", "--draws", "6"]
+    words += ["--methods", "tfidf", "--recipe", "paper", "--output", data / "bench", "--devices", "cpu"]
+    words += [word for setting in QUICK for word in ("--set", setting)]
+    process = subprocess.Popen([sys.executable, "-m", "clozify", "bench", *map(str, words)])
+    deadline = time.monotonic() + 120
+    while not list((data / "bench" / "cells").glob("*/result.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {path: path.read_bytes() for path in (data / "bench" / "cells").glob("*/result.json")}
+    assert before
+    result = run_bench(options(data, draws=6))
+    assert result.reused >= len(before)
+    assert result.reused + result.done == 6
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+@pytest.mark.slow
+def test_cells_run_in_several_processes(data):
+    result = run_bench(options(data, draws=3, at_once=2))
+    assert result.done == 3
+    assert result.summary.at_once == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_the_page_fits_a_phone_and_a_wide_screen_in_light_and_dark(tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api")
+    from clozify.bench.results import read_results
+    from clozify.bench.summary import summarize
+    from clozify.bench.write import write_bench
+    from tests.unit.bench.made import grid, write
+
+    write(tmp_path, grid())
+    page_path = write_bench(summarize(read_results(tmp_path), tmp_path, ["clozify bench"]), tmp_path)[0]
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width in (360, 1280):
+            for scheme in ("light", "dark"):
+                page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+                requests, errors = [], []
+                page.on("request", lambda request, requests=requests: requests.append(request.url))
+                page.on("console", lambda message, errors=errors: errors.append(message.text))
+                page.goto(page_path.as_uri())
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert page.locator("svg.chart").count() == 5
+                assert len(requests) == 1  # nothing is loaded
+                assert not errors
+                page.close()
+        browser.close()

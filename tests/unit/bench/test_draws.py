@@ -1,0 +1,133 @@
+"""Draws of labelled rows and rows that are held out."""
+
+import json
+
+import numpy as np
+import pytest
+
+from clozify.bench.datasets import BenchData, DataSource, load_data, pair_sources, plain_task
+from clozify.bench.draws import (
+    DATA,
+    DRAWS,
+    DrawOptions,
+    draw_labeled,
+    hold_out,
+    make_data_set,
+    make_draw,
+    write_data_set,
+    write_draw,
+)
+from clozify.config.task import load_task
+from clozify.data.in_memory import make_rows
+from clozify.errors import DataError, TaskError
+from clozify.runs.folder import RunFolder
+
+TASK = {"name": "t", "fields": ["text"], "patterns": ["{mask}: {text}"], "labels": {"a": "yes", "b": "no"}}
+LABELS = np.array([0] * 30 + [1] * 10)
+
+
+def rows(count=60, start=0, texts="row {}"):
+    task = load_task(TASK)
+    names = ["a" if number % 3 else "b" for number in range(start, start + count)]
+    columns = {"text": [texts.format(number) for number in range(start, start + count)], "label": names}
+    return make_rows(columns, task, "rows")
+
+
+def data(test=None, unlabeled=None):
+    return BenchData("d", load_task(TASK), rows(), test, unlabeled)
+
+
+def test_a_draw_has_as_many_rows_of_each_label_and_all_of_a_label_with_fewer():
+    drawn = draw_labeled(LABELS, 8, 2, 0)
+    assert np.bincount(LABELS[drawn]).tolist() == [8, 8]
+    assert np.bincount(LABELS[draw_labeled(LABELS, 16, 2, 0)]).tolist() == [16, 10]
+
+
+def test_the_rows_of_a_small_draw_are_among_those_of_a_larger_one_with_the_same_seed():
+    assert set(draw_labeled(LABELS, 4, 2, 3)) <= set(draw_labeled(LABELS, 8, 2, 3))
+    assert set(draw_labeled(LABELS, 4, 2, 3)) != set(draw_labeled(LABELS, 4, 2, 4))
+
+
+def test_a_part_of_each_label_is_held_out_and_one_row_is_left():
+    held = hold_out(LABELS, 0.3, 0)
+    assert np.bincount(LABELS[held]).tolist() == [9, 3]
+    assert hold_out(np.array([0, 0, 0, 1]), 0.9, 0).tolist().count(True) == 2
+    assert (hold_out(LABELS, 0.3, 0) == held).all()
+
+
+def test_test_rows_are_neither_drawn_nor_unlabelled():
+    data_set = make_data_set(data(), DrawOptions())
+    draw = make_draw(data_set, 4, 0)
+    test, labeled = set(data_set.test.texts("text")), set(draw.labeled.texts("text"))
+    unlabeled = set(draw.unlabeled.texts("text"))
+    assert not test & labeled
+    assert not test & unlabeled
+    assert not labeled & unlabeled
+    assert len(test | labeled | unlabeled) == 60
+    assert "held out" in data_set.notes[-1]
+
+
+def test_own_test_and_unlabelled_rows_are_used_and_limited():
+    options = DrawOptions(test_rows=5, unlabeled_rows=7)
+    data_set = make_data_set(data(rows(20, 100), rows(20, 200)), options)
+    draw = make_draw(data_set, 4, 1)
+    assert (len(data_set.test), len(draw.unlabeled), draw.seed) == (5, 7, 1)
+    assert not data_set.held_out
+
+
+def test_the_rows_of_a_draw_are_written_down_with_their_numbers(tmp_path):
+    data_set = make_data_set(data(), DrawOptions())
+    draw = make_draw(data_set, 4, 0)
+    with RunFolder(tmp_path / "bench") as folder:
+        write_data_set(folder, data_set)
+        write_draw(folder, draw)
+        path, data_path = folder.job_path(DRAWS, draw.key), folder.job_path(DATA, data_set.key)
+    written = json.loads((path / "draw.json").read_text())
+    assert written["labeled"]["row_numbers"] == draw.labeled.row_numbers().tolist()
+    lines = [json.loads(line) for line in (path / "labeled.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in lines] == draw.labeled.texts("text")
+    assert all("label" not in json.loads(line) for line in (data_path / "test.jsonl").read_text().splitlines())
+    assert np.load(data_path / "test_labels.npy").tolist() == data_set.test.labels.tolist()
+
+
+def test_other_rows_give_another_key():
+    keys = {make_data_set(data(rows(20, start)), DrawOptions()).key for start in (100, 200)}
+    assert len(keys) == 2
+
+
+def test_a_label_without_labelled_rows_is_an_error():
+    lacking = rows().select(np.flatnonzero(rows().labels == 0))
+    with pytest.raises(DataError, match="no labelled rows with the label 'b'"):
+        make_data_set(BenchData("d", load_task(TASK), lacking, rows(9, 100), None), DrawOptions())
+
+
+def test_options_for_data_sets_are_in_the_same_order():
+    sources = pair_sources(["a.csv", "My data=b.csv"], ["-", "b.toml"], [], ["u.csv", "-"])
+    assert sources == [
+        DataSource("a.csv", None, None, "u.csv"),
+        DataSource("b.csv", "b.toml", None, None, "My data"),
+    ]
+    with pytest.raises(DataError, match="2 --data and 1 --test"):
+        pair_sources(["a.csv", "b.csv"], [], ["t.csv"], [])
+
+
+def test_rules_and_teachers_are_left_out_of_the_task():
+    task = load_task(TASK | {"rules": [{"label": "a", "any": ["x"]}]})
+    assert not plain_task(task).rules
+
+
+def test_several_labels_a_row_are_refused(tmp_path):
+    load_task(TASK | {"multilabel": True, "metric": "micro-f1"}).save(tmp_path / "task.toml")
+    (tmp_path / "rows.csv").write_text("label,text\na|b,one\nb,two\n")
+    with pytest.raises(TaskError, match="one label a row"):
+        load_data(DataSource(str(tmp_path / "rows.csv"), str(tmp_path / "task.toml")))
+
+
+def test_a_folder_with_train_and_test_files_is_a_data_set(tmp_path):
+    (tmp_path / "train.csv").write_text("label,text\n" + "".join(f"{'ab'[n % 2]},row {n}\n" for n in range(8)))
+    (tmp_path / "test.csv").write_text("label,text\na,row 0\nb,other\n")
+    loaded = load_data(DataSource(str(tmp_path)))
+    assert loaded.task.labels == ["a", "b"]
+    assert len(loaded.test) == 2
+    assert len(loaded.pool) == 7  # a row with the text of a test row is left out
+    assert any("text of a test row" in note for note in loaded.notes)

@@ -60,5 +60,7 @@ class VotingTeachers:
                     scores.append(abstentions(len(rows), len(self.task.labels)))
                 else:
                     scores.append(self._by_name[record.name].score(rows, context))
-        weights = [TeacherWeight(1.0, record.temperature, record.weight, 1.0) for record in self.records]
+        weights = [
+            TeacherWeight(1.0, record.temperature, record.weight, 1.0, record.offsets) for record in self.records
+        ]
         return combine_votes(scores, weights)

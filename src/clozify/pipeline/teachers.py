@@ -129,7 +129,9 @@ class Combination:
     def records(self) -> list[EnsembleTeacher]:
         """The teachers in `ensemble.json`."""
         return [
-            EnsembleTeacher(name=name, kind=kind, weight=weight.weight, temperature=weight.temperature)
+            EnsembleTeacher(
+                name=name, kind=kind, weight=weight.weight, temperature=weight.temperature, offsets=weight.offsets
+            )
             for name, kind, weight in zip(self.names, self.kinds, self.weights, strict=True)
         ]
 

@@ -78,6 +78,7 @@ class EnsembleTeacher(BaseModel):
     kind: str  # "patterns", or that of the teacher
     weight: float
     temperature: float
+    offsets: tuple[float, ...] = ()  # added to its scores, one a label; empty for none
 
 
 class EnsembleRecord(BaseModel):

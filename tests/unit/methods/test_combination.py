@@ -1,24 +1,28 @@
 """Votes of several teachers combined, on made-up votes whose truth is known."""
 
-import itertools
-
 import numpy as np
 import pytest
 from scipy.special import softmax
+from sklearn.metrics import cohen_kappa_score
 
 from clozify.methods.combination import (
+    HIGHEST_ACCURACY,
+    PRIOR_ACCURACY,
     RANGE,
+    Agreement,
     CombinedScores,
     OnLabeled,
+    Prior,
     TeacherWeight,
     Votes,
     combine_votes,
-    fit_accuracies,
-    fit_shares,
+    fit_accuracy,
     fit_temperature,
     fit_weights,
     hard_votes,
+    kappa,
     log_probabilities,
+    score_gaps,
 )
 from clozify.methods.ensemble import Ensemble
 
@@ -47,63 +51,123 @@ def truth():
     return np.random.default_rng(0).integers(LABELS, size=4000)
 
 
+def estimates(votes, on_labeled=None):
+    """The estimated accuracies of teachers with these votes, (teachers, rows)."""
+    on_labeled = on_labeled or [NOBODY] * len(votes)
+    teachers = [Votes(as_scores(of_teacher), (on,)) for of_teacher, on in zip(votes, on_labeled, strict=True)]
+    return [weight.accuracy for weight in fit_weights(teachers)]
+
+
 def test_accuracies_of_independent_teachers_are_found_without_labels(truth):
     expected = [0.9, 0.75, 0.6, 0.5]
     votes = np.stack([noisy(truth, accuracy, seed) for seed, accuracy in enumerate(expected)])
-    assert fit_accuracies(votes, LABELS, [NOBODY] * 4) == pytest.approx(expected, abs=0.04)
+    assert estimates(votes) == pytest.approx(expected, abs=0.06)
 
 
 def test_a_teacher_that_guesses_has_the_accuracy_of_chance(truth):
     votes = np.stack([*(noisy(truth, 0.8, seed) for seed in range(3)), noisy(truth, 0.25, 9)])
-    assert fit_accuracies(votes, LABELS, [NOBODY] * 4)[-1] == pytest.approx(0.25, abs=0.03)
+    assert estimates(votes)[-1] == pytest.approx(0.25, abs=0.03)
 
 
 def test_five_copies_of_a_guess_do_not_confirm_each_other(truth):
     guess = noisy(truth, 0.25, 9)
     votes = np.stack([*(noisy(truth, 0.8, seed) for seed in range(3)), *[guess] * 5])
-    accuracies = fit_accuracies(votes, LABELS, [NOBODY] * 8)
-    assert accuracies[:3] == pytest.approx([0.8] * 3, abs=0.05)
-    assert accuracies[3:] == pytest.approx([0.25] * 5, abs=0.05)
+    accuracies = estimates(votes)
+    assert accuracies[:3] == pytest.approx([0.8] * 3, abs=0.06)
+    assert accuracies[3:] == pytest.approx([0.25] * 5, abs=0.03)
 
 
 def test_rows_on_which_a_teacher_abstains_do_not_count(truth):
     votes = np.stack([noisy(truth, 0.8, seed) for seed in range(4)])
     votes[3, 400:] = -1
-    assert fit_accuracies(votes, LABELS, [NOBODY] * 4)[3] == pytest.approx(0.8, abs=0.07)
+    assert estimates(votes)[3] == pytest.approx(0.8, abs=0.07)
 
 
-def test_ten_labelled_rows_count_as_much_as_the_agreement_of_all_others(truth):
+def test_a_teacher_that_votes_where_nobody_else_does_keeps_the_prior(truth):
+    votes = np.stack([noisy(truth, 0.9, 1), noisy(truth, 0.3, 2)])
+    votes[0, 2000:], votes[1, :2000] = -1, -1
+    assert estimates(votes) == pytest.approx([PRIOR_ACCURACY] * 2, abs=1e-3)
+
+
+def test_ten_labelled_rows_count_as_much_as_all_unlabelled_ones(truth):
     votes = np.stack([noisy(truth, 0.8, seed) for seed in range(3)])
-    without = fit_accuracies(votes, LABELS, [NOBODY] * 3)
-    half_right = fit_accuracies(votes, LABELS, [OnLabeled(10, 5), NOBODY, NOBODY])
+    without = estimates(votes)
+    half_right = estimates(votes, [OnLabeled(10, 5), NOBODY, NOBODY])
     assert half_right[0] == pytest.approx((without[0] + 0.5) / 2, abs=0.01)
 
 
-def test_the_fit_minimises_the_squared_error_of_the_agreements_beyond_chance(truth):
-    votes = np.stack([noisy(truth, accuracy, seed) for seed, accuracy in enumerate((0.85, 0.7, 0.55))])
-    accuracies = fit_accuracies(votes, LABELS, [NOBODY] * 3)
-    skills = (LABELS * accuracies - 1) / (LABELS - 1)
-    for one, other in itertools.combinations(range(3), 2):
-        agreement = (votes[one] == votes[other]).mean()
-        assert skills[one] * skills[other] == pytest.approx((LABELS * agreement - 1) / (LABELS - 1), abs=0.02)
+def test_a_rule_is_as_good_as_it_is_where_the_patterns_miss_its_label(truth):
+    rng = np.random.default_rng(3)
+    patterns = [rng.normal(size=(4000, LABELS)) for _ in range(3)]
+    for scores in patterns:
+        scores[np.arange(4000), truth] += np.where(truth == 2, 0.8, 2.5)
+    fires = np.where(truth == 2, rng.random(4000) < 0.3, rng.random(4000) < 0.01)
+    rule = as_scores(np.where(fires, 2, -1))
+    precision = (truth[fires] == 2).mean()
+    teachers = [Votes(np.mean(patterns, axis=0), (NOBODY,) * 3, tuple(patterns)), Votes(rule, (NOBODY,))]
+    assert (np.mean(patterns, axis=0)[fires].argmax(axis=1) == 2).mean() < 0.75
+    assert fit_weights(teachers)[1].accuracy == pytest.approx(precision, abs=0.08)
+
+
+def test_the_fitted_accuracy_is_the_most_likely_one():
+    z = np.random.default_rng(0).dirichlet(np.ones(LABELS), size=200)[:, 0]
+    prior, grid = Prior(0.7, 30), np.linspace(1 / LABELS, HIGHEST_ACCURACY, 5000)
+
+    def likelihood(a):
+        votes = sum(np.log(a * value + (1 - a) * (1 - value) / (LABELS - 1)) for value in z)
+        return votes + 30 * (0.7 * np.log(a) + 0.3 * np.log(1 - a))
+
+    assert fit_accuracy(z, prior, LABELS) == pytest.approx(max(grid, key=likelihood), abs=1e-3)
+    assert fit_accuracy(np.full(50, 1 / LABELS), prior, LABELS) == pytest.approx(0.7, abs=1e-3)
+    assert fit_accuracy(np.zeros(500), prior, LABELS) == 1 / LABELS
+    assert fit_accuracy(np.ones(500), prior, LABELS) == HIGHEST_ACCURACY
+
+
+def test_kappa_is_that_of_scikit_learn():
+    rng = np.random.default_rng(1)
+    one, other = rng.integers(LABELS, size=50), rng.integers(LABELS - 1, size=50)
+    assert kappa(one, other, LABELS) == pytest.approx(cohen_kappa_score(one, other))
+    constant = np.full(50, 1)
+    assert kappa(constant, constant, LABELS) == 0
+    assert kappa(np.where(one == 0, -1, one), np.where(one == 0, 2, one), LABELS) == pytest.approx(1)
+
+
+def test_patterns_that_always_give_the_same_label_count_for_nothing(truth):
+    constant = np.tile(np.array([3.0, 0, 0, 0]), (4000, 1))
+    others = [as_scores(noisy(truth, 0.8, seed)) for seed in range(2)]
+    teachers = [Votes(constant, (NOBODY,) * 3, (constant,) * 3), *(Votes(scores, (NOBODY,)) for scores in others)]
+    weights = fit_weights(teachers)
+    assert weights[0].accuracy == pytest.approx(1 / LABELS, abs=0.03)
+    assert [weight.accuracy for weight in weights[1:]] == pytest.approx([0.8, 0.8], abs=0.06)
+
+
+@pytest.mark.parametrize("voters", [1, 3])
+@pytest.mark.parametrize("copies", [1, 5])
+def test_patterns_are_believed_more_than_a_single_other_teacher_that_guesses(truth, voters, copies):
+    rng = np.random.default_rng(2)
+    patterns = [rng.normal(size=(4000, LABELS)) for _ in range(voters)]
+    for scores in patterns:
+        scores[np.arange(4000), truth] += 1.2
+    ensemble, guess = np.mean(patterns, axis=0), as_scores(noisy(truth, 0.25, 9))
+    teachers = [Votes(ensemble, (NOBODY,) * voters, tuple(patterns))] + [Votes(guess, (NOBODY,))] * copies
+    combined = combine_votes([ensemble, *[guess] * copies], fit_weights(teachers))
+    assert (combined.argmax(axis=1) == truth).mean() > (ensemble.argmax(axis=1) == truth).mean() - 0.005
 
 
 def test_copies_together_have_the_share_of_one_teacher(truth):
     one, two, three = (noisy(truth, 0.8, seed) for seed in range(3))
-    accuracies = np.array([0.8] * 3)
-    alone = fit_shares(np.stack([one, two, three]), accuracies, LABELS)
+    alone = Agreement.of_votes(np.stack([one, two, three]), LABELS).shares(np.array([0.8] * 3))
     assert alone == pytest.approx([1.0] * 3, abs=0.05)
-    copied = fit_shares(np.stack([one, two, *[three] * 5]), np.array([0.8] * 7), LABELS)
+    copied = Agreement.of_votes(np.stack([one, two, *[three] * 5]), LABELS).shares(np.array([0.8] * 7))
     assert copied[2:].sum() == pytest.approx(1.0, abs=0.1)
     assert copied[:2] == pytest.approx([1.0] * 2, abs=0.1)
 
 
 def test_rules_for_one_label_are_copies_only_where_they_vote_on_the_same_rows():
-    rows = np.arange(1000)
+    rows, accuracies = np.arange(1000), np.array([0.9, 0.9])
     first, second = np.where(rows % 2, 1, -1), np.where(rows % 3 == 0, 1, -1)
-    shares = fit_shares(np.stack([first, second]), np.array([0.9, 0.9]), LABELS)
-    assert (shares > 0.8).all()
-    shares = fit_shares(np.stack([first, first]), np.array([0.9, 0.9]), LABELS)
+    assert (Agreement.of_votes(np.stack([first, second]), LABELS).shares(accuracies) > 0.8).all()
+    shares = Agreement.of_votes(np.stack([first, first]), LABELS).shares(accuracies)
     assert shares == pytest.approx([0.5, 0.5], abs=0.02)
 
 
@@ -112,9 +176,9 @@ def test_the_mean_probability_of_a_teachers_labels_is_its_accuracy(truth):
     soft = rng.normal(size=(500, LABELS)) * 5
     hard = as_scores(noisy(truth[:500], 0.7, 3))
     for scores in (soft, hard):
-        probabilities = np.exp(log_probabilities(scores, fit_temperature(scores, 0.7)))
+        probabilities = np.exp(log_probabilities(scores, fit_temperature(score_gaps(scores), 0.7)))
         assert probabilities.max(axis=1).mean() == pytest.approx(0.7, abs=1e-3)
-    guess = fit_temperature(soft, 1 / LABELS)
+    guess = fit_temperature(score_gaps(soft), 1 / LABELS)
     assert np.exp(log_probabilities(soft, guess)) == pytest.approx(np.full((500, LABELS), 1 / LABELS), abs=0.02)
 
 

@@ -25,10 +25,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from clozify.methods.combination import fit_temperature
 from clozify.metrics import wilson_interval
 
 CONFIDENCE_ROWS = 100  # m
@@ -87,8 +86,19 @@ def target_confidence(estimate: AccuracyEstimate, confidence: float) -> float:
 
 
 def match_confidence(scores: NDArray[Any], confidence: float) -> float:
-    """The temperature at which the mean probability of the predicted labels is `confidence`; scores (rows, labels)."""
-    return fit_temperature(scores, max(confidence, 1 / scores.shape[-1] + 1e-3))
+    """The temperature at which the mean probability of the predicted labels is `confidence`; scores (rows, labels).
+
+    Where no temperature does it, the nearest end of `LOG_TEMPERATURES`.
+    """
+    scores = scores.astype(np.float64)
+
+    def surplus(log_temperature: float) -> float:
+        return float(softmax(scores / np.exp(log_temperature), axis=-1).max(axis=-1).mean()) - confidence
+
+    low, high = LOG_TEMPERATURES
+    if surplus(low) <= 0 or surplus(high) >= 0:  # the confidence falls with the temperature
+        return float(np.exp(low if surplus(low) <= 0 else high))
+    return float(np.exp(brentq(surplus, low, high, xtol=1e-5)))
 
 
 def most_likely_temperature(held_out: HeldOutScores, centre: float, spread: float) -> float:

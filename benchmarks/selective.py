@@ -131,10 +131,10 @@ def risk_thresholds(confidence: Array, correct: Array, max_risk: float) -> dict[
     curve = risk_coverage(confidence, correct)
     bounds = {
         "E / A": curve.risk,
-        "(E + 1) / (A + 2)": (curve.errors + 1) / (curve.answered + 2),
-        "80% upper bound": beta.ppf(0.8, curve.errors + 1, curve.answered - curve.errors),
+        "(E + 1) / (A + 1)": (curve.errors + 1) / (curve.answered + 1),
+        "95% upper bound": beta.ppf(0.95, curve.errors + 1, curve.answered - curve.errors),
     }
-    thresholds: dict[str, float | None] = {"(E + 1) / (A + 1)": threshold_for_risk(confidence, correct, max_risk)}
+    thresholds: dict[str, float | None] = {"80% upper bound": threshold_for_risk(confidence, correct, max_risk)}
     for name, risk in bounds.items():
         within = np.flatnonzero(np.nan_to_num(risk, nan=1.0) <= max_risk)
         thresholds[name] = float(curve.thresholds[within[-1]]) if len(within) else None
@@ -205,9 +205,10 @@ def main(
     size: Annotated[int, typer.Option(help="Rows of T.")] = 50,
     rows: Annotated[int, typer.Option(help="The most rows of a data set that are used.")] = 650,
     cache: Annotated[Path, typer.Option(help="A folder for the states.")] = Path("runs/selective"),
+    names: Annotated[str, typer.Option("--data", help="Data sets, with commas between them.")] = ",".join(DATA),
 ) -> None:
-    """Print the tables of both data sets."""
-    for name in DATA:
+    """Print the tables of the data sets."""
+    for name in names.split(","):
         data = States.load(name, model, rows, cache)
         each = [Draw.make(data, size, seed) for seed in range(draws)]
         accuracies = [(draw.probabilities.argmax(axis=1) == draw.labels).mean() for draw in each]

@@ -217,7 +217,7 @@ def choose_thresholds(
 def _threshold_for_risk(reliability: Reliability, max_risk: float) -> tuple[float, str]:
     threshold = threshold_for_risk(reliability.confidences, reliability.hits, max_risk)
     if threshold is None:
-        lowest = risk_coverage(reliability.confidences, reliability.hits).smoothed_risk.min()
+        lowest = risk_coverage(reliability.confidences, reliability.hits).upper_risk.min()
         raise RunError(
             f"With {reliability.rows:,} held-out labelled rows, no threshold promises a risk of at most "
             f"{_percent(max_risk)}; use --max-risk {math.ceil(1000 * lowest) / 1000:g} or more, or label more rows and "

@@ -6,9 +6,10 @@ rows that a threshold answers, of n held-out rows in all, of which E are predict
 - coverage |A| / n, risk E / |A|;
 - for a coverage c, the threshold is the k-th largest confidence with k = ceil(c (n + 1)): a new row is answered with
   probability k / (n + 1) at least, since it is equally likely to rank anywhere among the n;
-- for a risk r, it is the lowest threshold with (E + 1) / (|A| + 1) <= r. The threshold is chosen on the rows that it is
-  measured on, and E / |A| alone would be too low with few of them; counting one more answer, a wrong one, keeps the
-  risk of new rows below r on average (benchmarks/selective.py).
+- for a risk r, it is the lowest threshold whose risk is at most r with a confidence of 80%: the largest p with
+  P(at most E errors in |A| answers, each wrong with probability p) >= 0.2, the one-sided bound of Clopper and Pearson,
+  is at most r. E / |A| itself would be too low with few rows, the more so as the threshold is chosen on them
+  (benchmarks/selective.py compares rules).
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaincinv
 
 from clozify.metrics import wilson_interval
+
+CONFIDENCE = 0.8  # that the risk is at most what was asked for
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,11 @@ class RiskCoverage:
     errors: NDArray[np.int64]  # (points,), of the answered rows
 
     @property
-    def smoothed_risk(self) -> NDArray[np.float64]:
-        """(E + 1) / (|A| + 1) of every point."""
-        return (self.errors + 1) / (self.answered + 1)
+    def upper_risk(self) -> NDArray[np.float64]:
+        """The upper bound of every point's risk, with a confidence of `CONFIDENCE`."""
+        right = self.answered - self.errors
+        bound: NDArray[np.float64] = betaincinv(self.errors + 1, np.maximum(right, 1), CONFIDENCE)
+        return np.where(right > 0, bound, 1.0)
 
     @property
     def area(self) -> float:
@@ -96,9 +102,9 @@ def threshold_for_coverage(confidence: NDArray[Any], coverage: float) -> float:
 
 
 def threshold_for_risk(confidence: NDArray[Any], correct: NDArray[np.bool_], max_risk: float) -> float | None:
-    """The lowest threshold whose smoothed risk is at most `max_risk`; None where no threshold's is."""
+    """The lowest threshold whose risk's upper bound is at most `max_risk`; None where no threshold's is."""
     curve = risk_coverage(confidence, correct)
-    within = np.flatnonzero(curve.smoothed_risk <= max_risk + 1e-9)
+    within = np.flatnonzero(curve.upper_risk <= max_risk + 1e-9)
     if not len(within):
         return None
     return 0.0 if within[-1] == len(curve.thresholds) - 1 else float(curve.thresholds[within[-1]])

@@ -17,6 +17,7 @@ from clozify.bench.plan import BenchOptions
 from clozify.bench.run import run_bench
 from clozify.bench.summary import Block
 from clozify.errors import DataError, RunError
+from tests.fake_llm_server import FakeLLM, last_text
 from tests.integration.conftest import SETTINGS, TASK
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -179,3 +180,22 @@ def test_the_page_fits_a_phone_and_a_wide_screen_in_light_and_dark(tmp_path):
                 assert not errors
                 page.close()
         browser.close()
+
+
+@pytest.mark.slow
+def test_an_nli_model_and_an_llm_answer_without_training(data, tiny_folder, monkeypatch):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    names = {"id2label": {0: "entailment", 1: "not_entailment"}, "label2id": {"entailment": 0, "not_entailment": 1}}
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_folder("bert"), **names)
+    model.save_pretrained(data / "nli")
+    AutoTokenizer.from_pretrained(tiny_folder("bert")).save_pretrained(data / "nli")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    with FakeLLM(lambda body: "1" if "slow" in last_text(body) else "2") as server:
+        (data / "llm.toml").write_text(f'model = "m"\nbase_url = "{server.url}"\n')
+        chosen = {"nli-model": str(data / "nli"), "llm": str(data / "llm.toml")}
+        result = run_bench(options(data, methods=["nli", "llm"], rival_options=chosen))
+    assert result.failed == 0, result.summary.failures
+    assert accuracy(result, "LLM") == 1.0
+    assert accuracy(result, "NLI zero-shot") <= 1.0
+    assert not any(b"sk-secret" in path.read_bytes() for path in (data / "bench").rglob("*") if path.is_file())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import tempfile
 import time
@@ -29,6 +30,7 @@ from clozify.utils.threads import usable_processors
 ENCODERS = "encoders"  # a kind of job in the bench's folder: the encoder as an ordinary folder
 POLL_SECONDS = 0.2
 DONE, BROKEN, STOPPED = "done", "failed", "stopped"  # the value of a cell's JobResult
+EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception|Failed|Exit)\b")
 WORKER = Path(rivals.__file__).with_name("worker.py")
 
 
@@ -197,6 +199,7 @@ def _processor() -> str:
 
 
 def _last_line(log: Path) -> str:
-    """The last line of a log, which is the exception that a Python program ended with."""
+    """The exception that a Python program ended with, or else the last line of its log."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300].rstrip(".") if lines else ""
+    errors = [line for line in lines if EXCEPTION.match(line)]
+    return (errors or lines)[-1][:300].rstrip(".") if lines else ""

@@ -60,7 +60,8 @@ def run_bench(options: BenchOptions) -> BenchResult:
         with RunFolder(options.output) as folder:
             _start_folder(folder, plan)
             remaining = [cell for cell in plan.cells if not folder.has_job(CELLS, cell.key, options.log)]
-            options.log(f"{len(plan.cells)} cells, {len(plan.cells) - len(remaining)} of them done before")
+            count = f"{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}"
+            options.log(f"{count}, {len(plan.cells) - len(remaining)} done before")
             for cell in remaining:
                 write_data_set(folder, cell.draw.data_set)
                 write_draw(folder, cell.draw)

@@ -40,7 +40,7 @@ def show_bench(console: Console, result: BenchResult) -> None:
 
 def show_cost(console: Console, cost: BenchCost) -> None:
     """Print the cells, the hours and the environments to be made."""
-    console.print(f"{cost.cells} cells, {cost.done} of them done.")
+    console.print(f"{cost.cells} cell{'s' * (cost.cells != 1)}, {cost.done} of them done.")
     table = Table(box=None, pad_edge=False)
     for header in ("method", "cells", "hours", "by"):
         table.add_column(Text(header), justify="left" if header in ("method", "by") else "right")

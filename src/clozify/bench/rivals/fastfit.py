@@ -1,13 +1,14 @@
 """FastFit: batch contrastive learning with similarities of tokens (PyPI `fast-fit`).
 
-The settings are those of the library's README. The library asks for validation rows; it gets the training rows, which
-are not used for anything.
+The settings are those of the library's README. The library asks for validation and test rows; it gets the training
+rows, which it does not look at.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,9 +56,11 @@ class FastFitModel:
 
     def __init__(self, job: Job) -> None:
         from datasets import Dataset, DatasetDict
-        from fastfit import FastFitTrainer
+        from fastfit import FastFit, FastFitTrainer
         from transformers import AutoTokenizer, pipeline
 
+        # it downloads a script for accuracy, even where nothing is evaluated
+        sys.modules["fastfit.train"].load_metric = lambda *_, **__: None  # type: ignore[attr-defined]
         labels = [f"{label:05}" for label in job.label_indices]  # the library sorts the names
         rows = Dataset.from_dict({"text": job.texts("labeled"), "label": labels})
         work = Path(job.work)
@@ -76,15 +79,21 @@ class FastFitModel:
             clf_loss_factor=0.1,
             fp16=job.device == "cuda",
             seed=job.seed,
+            save_strategy="no",
             output_dir=str(work / "checkpoints"),
-            dataset=DatasetDict({"train": rows, "validation": rows}),
+            dataset=DatasetDict({"train": rows, "validation": rows, "test": rows}),
         )
         model = trainer.train()
         self.folder, self.test = work / "trained", job.texts("test")
-        tokenizer = AutoTokenizer.from_pretrained(encoder, model_max_length=job.max_length)
+        tokenizer = AutoTokenizer.from_pretrained(
+            encoder, model_max_length=job.max_length, model_input_names=["input_ids", "attention_mask"]
+        )
+        type(model.config)._get_non_default_generation_parameters = lambda _: {}  # its configuration has no defaults
         model.save_pretrained(self.folder)
         tokenizer.save_pretrained(self.folder)
-        self.pipeline: Any = pipeline("text-classification", model=model, tokenizer=tokenizer)
+        self.pipeline: Any = pipeline(
+            "text-classification", model=FastFit.from_pretrained(self.folder), tokenizer=tokenizer, device=job.device
+        )
 
     @property
     def kept(self) -> Sequence[Path]:

@@ -15,6 +15,7 @@ from typing import Any
 from clozify.data.decision import Decision
 from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
+from clozify.methods.combination import COMBINED_TEMPERATURE
 from clozify.pipeline.auto import announce
 from clozify.pipeline.concurrency import fit_models_per_device
 from clozify.pipeline.final_classifier import (
@@ -199,13 +200,14 @@ def _train_pet(run: Run) -> dict[str, Any]:
 
     # step 2: the ensemble annotates the unlabelled rows with soft labels
     if plan.unlabeled is not None:
-        soft_labels = write_soft_labels(run, members, weights, decision)
+        temperature = COMBINED_TEMPERATURE if "teachers" in results else plan.recipe.distill.temperature
+        soft_labels = write_soft_labels(run, members, weights, decision, temperature)
     else:
         folder.remove(f"{run.prefix}labels.parquet")  # of replaced results
 
     # step 3: train the final classifier on the soft labels
     if plan.is_distilled:
-        decision = decision.at_temperature(plan.recipe.distill.temperature)  # that of the soft labels
+        decision = decision.at_temperature(temperature)  # that of the soft labels
         results["classifier"] = train_classifier(run, Distillation(soft_labels), decision)
     else:
         folder.remove(f"{run.prefix}classifier")

@@ -48,9 +48,7 @@ class Reliability(Record):
         return np.asarray(self.correct, dtype=bool)
 
     @classmethod
-    def of_scores(
-        cls, probabilities: NDArray[Any], truth: NDArray[np.integer[Any]], **estimate: Any
-    ) -> Reliability:
+    def of_scores(cls, probabilities: NDArray[Any], truth: NDArray[np.integer[Any]], **estimate: Any) -> Reliability:
         """From calibrated probabilities of held-out rows, (rows, labels), and their labels; `estimate` has the rest."""
         predicted = probabilities.argmax(axis=-1)
         return cls(

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
 
-
 PATTERNS = "patterns"  # the kind, and the run's own model's name, of all patterns together
 
 

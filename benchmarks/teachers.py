@@ -4,9 +4,9 @@
     python benchmarks/teachers.py agnews debian --data NEWS --output FOLDER --processes 6
 
 NEWS holds train_first1000_per_class.csv, train_pool.csv and test.csv of AG's News. A cell is a task, a number of
-examples and a seed; it has a folder in FOLDER with the trained members, the scores of every ensemble and one JSON object
-a result in results.jsonl. What is there is not computed again, so a command that was stopped is given again. At the end,
-or with `--summary` alone, a table has the mean over the seeds.
+examples and a seed; it has a folder in FOLDER with the trained members, the scores of every ensemble and one JSON
+object a result in results.jsonl. What is there is not computed again, so a command that was stopped is given again. At
+the end, or with `--summary` alone, a table has the mean over the seeds.
 
 `--teachers` is a list of ensembles, each of these parts joined by +:
 
@@ -49,7 +49,7 @@ import clozify
 from clozify.config.auto import Conditions, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.data.label_matrix import indicators
-from clozify.methods.combination import OnLabeled, Votes, combine_votes, fit_weights, hard_votes
+from clozify.methods.combination import COMBINED_TEMPERATURE, OnLabeled, Votes, combine_votes, fit_weights, hard_votes
 from clozify.methods.distill import distill, soft_labels
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH
@@ -67,7 +67,7 @@ PARTS = ("patterns", "rules", "smollm2", "random", "random5", "copies")
 MODELS = ("patterns", "smollm2")
 CLASSIFIERS = "patterns,rules,smollm2,patterns+rules,patterns+smollm2,patterns+rules+smollm2"
 HARMLESS = (
-    "patterns+random,patterns+random5,smollm2+random,rules+random,patterns+rules+random,patterns+rules+random5,"
+    "patterns+random,patterns+random5,smollm2+random,patterns+rules+random,patterns+rules+random5,"
     "patterns+rules+copies,patterns+smollm2+random,patterns+rules+smollm2+random,patterns+rules+smollm2+random5,"
     "patterns+rules+smollm2+copies"
 )
@@ -240,17 +240,17 @@ class Joined:
 
     unlabeled: NDArray[Any]
     test: NDArray[Any]
-    combined: bool  # by `combine_votes`, not the patterns' own scores
-    covered: NDArray[np.bool_] | None = None  # unlabelled rows on which somebody votes; None for all
+    accuracies: list[float] | None = None  # of the teachers, as estimated; None for a model's patterns alone
 
 
 def join(teachers: Sequence[Scored]) -> Joined:
     """The teachers' scores combined as in `clozify.train`; patterns alone keep the paper's."""
     if len(teachers) == 1:
-        return Joined(teachers[0].unlabeled.scores, teachers[0].test, combined=False)
+        return Joined(teachers[0].unlabeled.scores, teachers[0].test)
     weights = fit_weights([teacher.unlabeled for teacher in teachers])
     unlabeled = combine_votes([teacher.unlabeled.scores for teacher in teachers], weights)
-    return Joined(unlabeled, combine_votes([teacher.test for teacher in teachers], weights), combined=True)
+    test = combine_votes([teacher.test for teacher in teachers], weights)
+    return Joined(unlabeled, test, [round(weight.accuracy, 3) for weight in weights])
 
 
 def accuracy_of(joined: Joined, truth: NDArray[Any]) -> float:
@@ -261,11 +261,10 @@ def accuracy_of(joined: Joined, truth: NDArray[Any]) -> float:
 
 def distilled_accuracy(cell: Cell, joined: Joined) -> float:
     """The accuracy of a classifier that learns from the soft labels and T, as in `clozify.train`."""
-    settings = cell.recipe.distill
-    targets, rows = soft_labels(joined.unlabeled, settings.temperature), np.arange(len(joined.unlabeled))
-    rows = rows[np.ptp(joined.unlabeled, axis=1) > 0]  # somebody votes
+    settings, rows = cell.recipe.distill, np.flatnonzero(np.ptp(joined.unlabeled, axis=1) > 0)  # somebody votes
+    temperature = settings.temperature if joined.accuracies is None else COMBINED_TEMPERATURE
+    targets = soft_labels(joined.unlabeled[rows], temperature)
     texts = {field: list(cell.unlabeled.select(rows).texts(field)) for field in cell.plain.fields}
-    targets = targets[rows]
     if settings.labeled_rows and len(cell.labeled):
         texts = {field: [*of_field, *cell.labeled.texts(field)] for field, of_field in texts.items()}
         targets = np.concatenate([targets, indicators(cell.labeled)])
@@ -303,7 +302,8 @@ def measure(cell: Cell, ensembles: Sequence[str], classifiers: Sequence[str]) ->
         joined = join([teacher for part in name.split("+") for teacher in scored[part]])
         if result == "ensemble":
             np.save(scores / f"{name}.npy", joined.test.astype(np.float32))
-            yield {"teachers": name, "result": result, "accuracy": accuracy_of(joined, cell.test.labels)}
+            line = {"accuracy": accuracy_of(joined, cell.test.labels), "estimated": joined.accuracies}
+            yield {"teachers": name, "result": result, **line}
         else:
             yield {"teachers": name, "result": result, "accuracy": distilled_accuracy(cell, joined)}
 
@@ -380,8 +380,11 @@ def main(
         run_cells(commands, processes, output)
     elif not summary:
         (task, count, seed), started = cells[0], time.perf_counter()
-        builtin = data is None or task == "debian"
-        sources = {name: f"builtin:{name}" if builtin else str(Path(data) / file) for name, file in FILES.items()}
+        if task != "debian" and data is None:
+            raise typer.BadParameter("AG's News needs --data, the folder with its files")
+        sources = {name: str((data or Path()) / file) for name, file in FILES.items()}
+        if task == "debian":
+            sources = {name: f"builtin:{name}" for name in FILES}
         folder = output / f"{task}-{count}-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         loaded = clozify.load_task(TASKS / f"{task}.toml")

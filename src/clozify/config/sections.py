@@ -115,7 +115,9 @@ class Finetune(MemberTraining):
 class Distill(StudentTraining):
     """Training the classifier C on the soft-labelled rows (section 3.3, step 3)."""
 
-    temperature: float = Field(2.0, gt=0, description="Softens the ensemble's scores into the target.")
+    temperature: float = Field(
+        2.0, gt=0, description="Softens the patterns' scores into the target; with other teachers it is 1."
+    )
     student_temperature: float = Field(
         1.0, gt=0, description="Divides the classifier's own scores in the loss; the paper softens the target only."
     )

@@ -44,6 +44,7 @@ ENOUGH = 4  # times what others know of the labels has to exceed what a teacher 
 FEWEST_COMMON_ROWS = 10  # on which two teachers vote, to compare them
 ITERATIONS, TOLERANCE = 50, 1e-3
 SMALLEST_COPY = 0.01  # below that, a teacher is no copy
+COMBINED_TEMPERATURE = 1.0  # of soft labels: s is made of log-probabilities
 FITTED_ROWS = 5_000  # unlabelled rows, evenly spaced, that weights are fitted on
 
 

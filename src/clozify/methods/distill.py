@@ -1,6 +1,7 @@
 """Soft labels and the training of the final classifier on them (section 3.3, steps 2 and 3).
 
-q = softmax(s_M / T), with T = 2; with several labels a row q = sigmoid(s_M / T) of each label
+q = softmax(s_M / T), with T = 2; with several labels a row q = sigmoid(s_M / T) of each label. Where rules or other
+teachers vote, too, s is made of log-probabilities and T = 1.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from clozify.models.classifier import scale_logits
 from clozify.pipeline.folds import Fold, estimate_folds, estimate_pairs
 from clozify.pipeline.members import MemberSpec, train_members
 from clozify.pipeline.run import Run
+from clozify.pipeline.run_files import EnsembleInputs
 from clozify.pipeline.teachers import Combination
 from clozify.runs.metrics import AccuracyMetrics
 from clozify.runs.records import HELD_OUT_SCORES, Member
@@ -37,6 +38,7 @@ from clozify.utils.atomic import atomic_write_text
 from clozify.utils.checked_files import open_npy
 
 SHARE_ROWS = 5_000  # unlabelled rows, evenly spaced, that labels' shares are estimated on
+COMBINED_PRIOR = (1.0, 0.3)  # of the temperature of several teachers' log-probabilities: centre, spread of its log
 PRIORS = {"pet": (1.8, 0.1), "ipet": (1.8, 0.1), "frozen": (1.0, 1.0), "supervised": (1.5, 0.5)}  # of temperatures
 
 
@@ -72,18 +74,18 @@ def join_teachers(held_out: HeldOutScores | None, combination: Combination) -> H
     return HeldOutScores(combination.of_labeled(held_out.scores), held_out.truth, held_out.folds)
 
 
-def calibrate_ensemble(
-    run: Run, held_out: HeldOutScores | None, members: Sequence[Member], weights: Sequence[float]
-) -> Reliability | None:
+def calibrate_ensemble(run: Run, held_out: HeldOutScores | None, ensemble: EnsembleInputs) -> Reliability | None:
     """The ensemble's estimated accuracy and its temperature, by the likelihood of the held-out rows."""
     if held_out is None:
         return None
-    temperature = most_likely_temperature(held_out, *PRIORS[run.plan.method])
+    prior = PRIORS[run.plan.method] if ensemble.combined is None else COMBINED_PRIOR
+    temperature = most_likely_temperature(held_out, *prior)
     shares = None
     if run.plan.unlabeled is not None:
-        ensemble = Ensemble([member.unlabeled_scores() for member in members], weights)
-        rows = np.unique(np.linspace(0, len(ensemble) - 1, min(SHARE_ROWS, len(ensemble))).astype(np.int64))
-        shares = softmax(ensemble[rows] / temperature, axis=-1).mean(axis=0)
+        members, weights = ensemble.scored
+        scores = Ensemble([member.unlabeled_scores() for member in members], weights)
+        rows = np.unique(np.linspace(0, len(scores) - 1, min(SHARE_ROWS, len(scores))).astype(np.int64))
+        shares = softmax(scores[rows] / temperature, axis=-1).mean(axis=0)
     return _reliability(held_out, estimate_accuracy(held_out, shares), temperature, temperature)
 
 

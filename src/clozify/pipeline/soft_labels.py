@@ -41,13 +41,14 @@ class SoftLabels:
         return open_npy(folder.job_path("soft", self.key) / "soft.npy")
 
 
-def write_soft_labels(run: Run, members: Sequence[Member], weights: Sequence[float], decision: Decision) -> SoftLabels:
+def write_soft_labels(
+    run: Run, members: Sequence[Member], weights: Sequence[float], decision: Decision, temperature: float
+) -> SoftLabels:
     """Combine the members' scores of the unlabelled rows into soft labels; `weights` has one for each member."""
     import pyarrow.parquet as pq
 
     plan, folder = run.plan, run.folder
     assert plan.unlabeled is not None
-    temperature = plan.recipe.distill.temperature
     key = job_key(
         "soft labels", members=[member.key for member in members], weights=list(weights), temperature=temperature
     )

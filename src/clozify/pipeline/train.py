@@ -14,6 +14,7 @@ from typing import Any
 
 from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
+from clozify.methods.combination import COMBINED_TEMPERATURE
 from clozify.pipeline.auto import announce
 from clozify.pipeline.concurrency import fit_models_per_device
 from clozify.pipeline.cross_fitting import (
@@ -203,18 +204,19 @@ def _train_pet(run: Run) -> dict[str, Any]:
         combination = others.combine(patterns + train_other_models(run, keep_weights, decision, others))
         results["teachers"], held_out = teacher_metrics(run, combination), join_teachers(held_out, combination)
         ensemble = EnsembleInputs(*combination.members(), combination.records(), write_combined(run, combination))
-    reliability = calibrate_ensemble(run, held_out, *ensemble.scored)
+    reliability = calibrate_ensemble(run, held_out, ensemble)
     write_ensemble(run, ensemble, calibrated := calibrate(decision, reliability))
     if plan.test is not None:
         results["ensemble"] = evaluate_ensemble(plan, *ensemble.scored, calibrated)
 
     # step 2: the ensemble annotates the unlabelled rows with soft labels
     if plan.unlabeled is not None:
-        soft_labels = write_soft_labels(run, *ensemble.scored, decision)
+        temperature = COMBINED_TEMPERATURE if "teachers" in results else plan.recipe.distill.temperature
+        soft_labels = write_soft_labels(run, *ensemble.scored, decision, temperature)
 
     # step 3: train the final classifier on the soft labels
     if plan.is_distilled:
-        decision = decision.at_temperature(plan.recipe.distill.temperature)  # that of the soft labels
+        decision = decision.at_temperature(temperature)  # that of the soft labels
         results["classifier"], reliability = train_classifier(run, Distillation(soft_labels), decision, held_out)
     _remove_replaced(run)
     return results | {"thresholds": decision.by_label(), "estimate": _keep(run, reliability)}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clozify.data.ids import plain_ids
 from clozify.data.label_matrix import split_cell
 from clozify.data.rows import Rows, chunk_rows
+from clozify.methods.combination import COMBINED_TEMPERATURE
 from clozify.methods.ensemble import combine_scores
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
 from clozify.report.format import shorten
@@ -135,7 +136,7 @@ def soft_labels(run: RunRecord, label_counts: NDArray[np.int64] | None) -> SoftL
     return SoftLabels(
         rows=rows,
         mean_confidence=total / max(rows, 1),
-        temperature=run.recipe.distill.temperature,
+        temperature=COMBINED_TEMPERATURE if run.metrics.teachers else run.recipe.distill.temperature,
         labels=[
             LabelFraction(label, counts[label], counts[label] / max(rows, 1), labelled[index])
             for index, label in enumerate(labels)

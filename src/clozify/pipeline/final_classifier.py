@@ -26,6 +26,7 @@ from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels, write_thresholds
+from clozify.models.loading import make_readable
 from clozify.pipeline.folds import Fold, make_folds
 from clozify.pipeline.run import Run
 from clozify.pipeline.scope import fit_scope
@@ -265,6 +266,7 @@ class ClassifierJob:
             if self.keep_weights:
                 classifier.save(tmp_path / "model")
                 save_scope(tmp_path / "model", fit_scope(classifier, plan, device))
+                make_readable(tmp_path / "model")
             seconds = time.monotonic() - started
             record = {"seed": self.seed, "loss": losses, "dev": dev_scores, "seconds": seconds}
             (tmp_path / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")

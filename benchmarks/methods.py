@@ -75,7 +75,8 @@ def setfit_accuracy(
             "result": str(folder / "result.json"),
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        environment = os.environ | ({"PYTHONPATH": site} if site else {})
+        paths = [path for path in (site, os.environ.get("PYTHONPATH")) if path]
+        environment = os.environ | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
         subprocess.run(
             [*command, "-P", str(HERE / "setfit_worker.py"), str(folder / "job.json")], check=True, env=environment
         )

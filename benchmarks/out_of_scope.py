@@ -5,8 +5,9 @@ and states; SetFit's maximum softmax is of the same rows and encoder. A score is
 out_of_scope_val.csv and low for those of labeled_10.csv that are not in labeled_5.csv; with `--test`, the same for
 out_of_scope_test.csv and test.csv. CLOZIFY_DATA_FOLDER holds clinc150/.
 
-Logits and states are kept in `--output` as arrays (seven files below 16 MiB), and `--from-output` computes the tables
-from them without a model. SetFit runs as in `setfit_comparison.py`; leave it out with `--no-setfit`.
+Logits are divided by the temperature that suits the validation rows best, which the scores of probabilities depend on.
+Logits and states are kept in `--output` as arrays (seven files below 16 MiB); `--no-pet --no-setfit` prints the tables
+of arrays that are there. SetFit runs as in `setfit_comparison.py`.
 
     CLOZIFY_DATA_FOLDER=data python benchmarks/out_of_scope.py --output runs/out-of-scope --cpu-recipe --test
 """
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from unittest.mock import patch
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from clozify.config.task import Task
     from clozify.data.rows import Rows
     from clozify.inference.finished_run import FinishedRun
+    from clozify.methods.scope import Scope
 
 REFERENCE_ROWS = 3_000  # of the unlabelled rows, at random
-SMALL = 700  # reference rows that fit into a file of 2 MB, for nearest neighbours
 Array = NDArray[Any]
 
 
@@ -60,6 +61,10 @@ class Embedded:
         with np.load(path) as stored:
             arrays = {field.name: stored[field.name] for field in fields(cls)}
         return cls(**{n: a if n == "labels" else a.astype(np.float64) for n, a in arrays.items()})
+
+    def scaled(self, factor: float) -> Embedded:
+        """With other logits."""
+        return replace(self, logits=self.logits * factor)
 
     def joined(self, other: Embedded) -> Embedded:
         """These rows, then the other ones."""
@@ -148,10 +153,25 @@ def entropy(logits: Array) -> Array:
     return np.asarray(-(p * np.log(np.maximum(p, 1e-12))).sum(axis=1))
 
 
-def small_reference(reference: Embedded) -> NDArray[np.int64]:
-    """Reference rows for nearest neighbours that fit into a small file: the labelled ones, then others at random."""
-    order = np.argsort(reference.labels < 0, kind="stable")
-    return np.random.default_rng(0).permutation(order[: max(SMALL, int((reference.labels >= 0).sum()))])[:SMALL]
+def score_in_use(reference: Embedded) -> Scope:
+    """The score that clozify uses, with as many reference rows as a classifier's folder has."""
+    from clozify.methods.scope import Scope
+    from clozify.runs.scope import max_reference_rows
+
+    rng, limit = np.random.default_rng(0), max_reference_rows(reference.mean.shape[1])
+    labeled, unlabeled = (
+        rng.permutation(np.flatnonzero(rows)) for rows in (reference.labels >= 0, reference.labels < 0)
+    )
+    labeled = labeled[: max(limit // 2, limit - len(unlabeled))]
+    chosen = np.concatenate([labeled, unlabeled])[:limit]
+    return Scope.fit(reference.mean[chosen], np.arange(len(chosen)) < len(labeled))
+
+
+def temperature_for(rows: Embedded) -> float:
+    """The temperature at which the logits have the highest likelihood of the labels."""
+    grid = np.exp(np.linspace(np.log(0.01), np.log(1000), 400))
+    index = np.arange(len(rows.labels))
+    return float(max(grid, key=lambda t: np.log(softmax(rows.logits / t)[index, rows.labels] + 1e-30).sum()))
 
 
 def candidates(reference: Embedded, rows: Embedded) -> Iterator[tuple[str, Array]]:
@@ -160,7 +180,8 @@ def candidates(reference: Embedded, rows: Embedded) -> Iterator[tuple[str, Array
     yield "-maximum logit", -rows.logits.max(axis=1)
     yield "energy", energy(rows.logits)
     yield "entropy", entropy(rows.logits)
-    labeled, small, classes = reference.labels >= 0, small_reference(reference), reference.classes
+    yield "in use: nearest of 2,048 rows, mean", score_in_use(reference).scores(rows.mean)
+    labeled, classes = reference.labels >= 0, reference.classes
     for name in ("first", "mean"):
         references, new = np.asarray(getattr(reference, name)), np.asarray(getattr(rows, name))
         gaussians = Gaussians(references, classes)
@@ -172,7 +193,6 @@ def candidates(reference: Embedded, rows: Embedded) -> Iterator[tuple[str, Array
         neighbours = Neighbours(references)
         for k in (1, 5, 10):
             yield f"{k} nearest rows, {name}", neighbours.distances(new, k)
-        yield f"nearest of {len(small)} rows, {name}", Neighbours(references[small]).distances(new, 1)
         means = np.stack([references[classes == c].mean(axis=0) for c in np.unique(classes)])
         yield f"nearest label mean, {name}", Neighbours(means).distances(new, 1)
         for directions in sorted({min(d, references.shape[1] // 2) for d in (64, 256)}):
@@ -194,7 +214,12 @@ def measures(inside: Array, outside: Array) -> tuple[float, float]:
 
 def print_table(folder: Path, part: str) -> None:
     """Print every candidate's measures on the rows of a part, "val" or "test"."""
+    if not (folder / "reference.npz").is_file():
+        print("The folder has no arrays of PET.")
+        return
     reference, inside, outside = (Embedded.load(folder / f"{n}.npz") for n in ("reference", part, f"{part}-out"))
+    temperature = temperature_for(Embedded.load(folder / "val.npz"))
+    reference, inside, outside = (rows.scaled(1 / temperature) for rows in (reference, inside, outside))
     accuracy = (inside.logits.argmax(axis=1) == inside.labels).mean()
     print(f"\n{part}: {len(inside.labels):,} rows in scope, {len(outside.labels):,} out of scope")
     print(f"PET's accuracy on those in scope: {100 * accuracy:.1f}\n")
@@ -207,6 +232,12 @@ def print_table(folder: Path, part: str) -> None:
     for name, scores in candidates(reference, inside.joined(outside)):
         auroc, rejected = measures(scores[: len(inside.labels)], scores[len(inside.labels) :])
         print(f"| {name} | {100 * auroc:.1f} | {100 * rejected:.1f} |", flush=True)
+    scope = score_in_use(reference)
+    for fraction in (0.01, 0.05, 0.1):
+        threshold = scope.threshold(fraction)
+        assert threshold is not None  # there are enough unlabelled rows
+        wrongly, rightly = (100 * (scope.scores(rows.mean) > threshold).mean() for rows in (inside, outside))
+        print(f"--reject-out-of-scope {fraction}: {wrongly:.1f}% of the rows in scope, {rightly:.1f}% of the others")
 
 
 def embed(run: FinishedRun, rows: Rows, path: Path) -> None:
@@ -254,54 +285,73 @@ def write_subset(folder: Path, count: int, target: Path) -> None:
             csv.writer(file).writerows([header, *lines])
 
 
-def train_and_embed(
-    folder: Path, output: Path, model: str, settings: list[str], setfit: list[str], with_test: bool
-) -> None:
-    """Train PET and SetFit and write their outputs for the reference, validation and test rows."""
-    import clozify
-    from clozify.data.in_memory import load_rows
+@dataclass(frozen=True)
+class Data:
+    """CLINC150's rows; `inside` and `outside` have "val" and, with `--test`, "test"."""
 
-    task, labeled, unlabeled, val = load_data(folder, 5, 0, held_out=True)
-    test = clozify.read_rows(folder / "test.csv", task)
-    outside = {part: load_rows(folder / f"out_of_scope_{part}.csv", task, None) for part in ("val", "test")}
-    inside = {"val": val, "test": test}
-    parts = ["val", "test"] if with_test else ["val"]
-    output.mkdir(parents=True, exist_ok=True)
+    task: Task
+    labeled: Rows
+    unlabeled: Rows
+    inside: dict[str, Rows]
+    outside: dict[str, Rows]
+
+    @classmethod
+    def load(cls, folder: Path, with_test: bool) -> Data:
+        """From clinc150/."""
+        import clozify
+        from clozify.data.in_memory import load_rows
+
+        task, labeled, unlabeled, val = load_data(folder, 5, 0, held_out=True)
+        parts = ["val", "test"] if with_test else ["val"]
+        inside = {"val": val} | ({"test": clozify.read_rows(folder / "test.csv", task)} if with_test else {})
+        outside = {part: load_rows(folder / f"out_of_scope_{part}.csv", task, None) for part in parts}
+        return cls(task, labeled, unlabeled, inside, outside)
+
+
+def run_pet(data: Data, output: Path, model: str, settings: list[str]) -> None:
+    """Train PET and write its classifier's outputs for the reference, validation and test rows."""
+    import clozify
+
     with tempfile.TemporaryDirectory() as name:
-        started = time.monotonic()
+        started, unlabeled = time.monotonic(), data.unlabeled
+        run = Path(name) / "run"
         result = clozify.train(
-            task, labeled, Path(name) / "run", unlabeled=unlabeled, model=model, settings=settings, log=print
+            data.task, data.labeled, run, unlabeled=unlabeled, model=model, settings=settings, log=print
         )
         print(f"PET: {time.monotonic() - started:.0f} s", flush=True)
-        some = np.random.default_rng(0).permutation(len(unlabeled))[:REFERENCE_ROWS]
-        embed(result.run, joined(task, labeled, unlabeled.select(np.sort(some))), output / "reference.npz")
-        for part in parts:
-            embed(result.run, inside[part], output / f"{part}.npz")
-            embed(result.run, outside[part], output / f"{part}-out.npz")
-        if not setfit:
-            return
-        started = time.monotonic()
-        clozify.load_model(model).save(Path(name) / "encoder")
-        rows = joined(task, *(rows for part in parts for rows in (inside[part], outside[part])))
-        path, (python, site) = Path(name) / "probabilities.npy", setfit
-        encoder = str(Path(name) / "encoder")
-        setfit_accuracy(labeled, rows, encoder, 64, 0, [python], site, {"num_iterations": 20}, path)
-        print(f"SetFit: {time.monotonic() - started:.0f} s", flush=True)
-        sizes = [len(rows) for part in parts for rows in (inside[part], outside[part])]
-        arrays = np.split(np.load(path).astype(np.float16), np.cumsum(sizes)[:-1])
-        for index, part in enumerate(parts):
-            np.savez(output / f"setfit-{part}.npz", inside=arrays[2 * index], outside=arrays[2 * index + 1])
+        some = np.sort(np.random.default_rng(0).permutation(len(unlabeled))[:REFERENCE_ROWS])
+        embed(result.run, joined(data.task, data.labeled, unlabeled.select(some)), output / "reference.npz")
+        for part in data.inside:
+            embed(result.run, data.inside[part], output / f"{part}.npz")
+            embed(result.run, data.outside[part], output / f"{part}-out.npz")
+
+
+def run_setfit(data: Data, output: Path, model: str, python: str, site: str) -> None:
+    """Train SetFit and write its probabilities of the validation and test rows."""
+    import clozify
+
+    started = time.monotonic()
+    parts = [rows for part in data.inside for rows in (data.inside[part], data.outside[part])]
+    with tempfile.TemporaryDirectory() as name:
+        encoder, path = str(Path(name) / "encoder"), Path(name) / "probabilities.npy"
+        clozify.load_model(model).save(Path(encoder))
+        rows = joined(data.task, *parts)
+        setfit_accuracy(data.labeled, rows, encoder, 64, 0, [python], site, {"num_iterations": 20}, path)
+        arrays = np.split(np.load(path).astype(np.float16), np.cumsum([len(rows) for rows in parts])[:-1])
+    print(f"SetFit: {time.monotonic() - started:.0f} s", flush=True)
+    for index, part in enumerate(data.inside):
+        np.savez(output / f"setfit-{part}.npz", inside=arrays[2 * index], outside=arrays[2 * index + 1])
 
 
 def main(
     output: Annotated[Path, typer.Option(help="A folder for the arrays.")] = Path("runs/out-of-scope"),
-    from_output: Annotated[bool, typer.Option("--from-output", help="Print the tables from the arrays.")] = False,
     test: Annotated[bool, typer.Option("--test", help="Score the test rows, too.")] = False,
     model: str = "builtin",
     seed: int = 0,
     labels: Annotated[int, typer.Option(help="Use the first labels alone, to try this script; 0: all.")] = 0,
     cpu_recipe: bool = False,
-    setfit: bool = True,
+    pet: Annotated[bool, typer.Option(help="Train PET; without, its arrays are in the folder already.")] = True,
+    setfit: Annotated[bool, typer.Option(help="Train SetFit.")] = True,
     setfit_python: str = sys.executable,
     setfit_site: str = "",
     setting: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe auto.")] = None,
@@ -309,7 +359,7 @@ def main(
     """Train, keep the arrays, and print a table for the validation rows and, if asked for, the test rows."""
     from clozify.config.auto import Conditions
 
-    if not from_output:
+    if pet or setfit:
         if not os.environ.get("CLOZIFY_DATA_FOLDER"):
             sys.exit("Set CLOZIFY_DATA_FOLDER to the folder with clinc150/.")
         settings = [f"seed={seed}", *(setting or [])]
@@ -318,12 +368,16 @@ def main(
             patch("clozify.pipeline.prepare.Conditions", lambda **more: Conditions(**(more | on_cpu))).start()
             settings += ["kernels=torch", "precision=float32"]
         folder = Path(os.environ["CLOZIFY_DATA_FOLDER"]) / "clinc150"
-        command = [setfit_python, setfit_site] if setfit else []
+        output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as subset:
             if labels:
                 write_subset(folder, labels, Path(subset))
                 folder = Path(subset)
-            train_and_embed(folder, output, model, settings, command, test)
+            data = Data.load(folder, test)
+            if pet:
+                run_pet(data, output, model, settings)
+            if setfit:
+                run_setfit(data, output, model, setfit_python, setfit_site)
     for part in ["val", "test"] if test else ["val"]:
         print_table(output, part)
 

@@ -181,7 +181,7 @@ def run(data: Path, model: Path, folder: Path, scores: str, count: int) -> dict[
                 unlabeled_rows, weights, wanted, plan.recipe.ipet, np.arange(count), np.random.default_rng(0), False
             )
         with memory.stage("labels"):
-            soft = write_soft_labels(bench, members, weights, decision)
+            soft = write_soft_labels(bench, members, weights, decision, plan.recipe.distill.temperature)
         with memory.stage("classifier"):
             train_classifier(bench, Distillation(soft), decision)
         disk = sum(file.stat().st_size for file in (folder / "run").rglob("*") if file.is_file()) / 2**20

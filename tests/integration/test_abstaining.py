@@ -115,7 +115,7 @@ def test_what_is_printed_says_why_a_row_has_no_prediction(folder):
     assert {line["abstained"] for line in lines} <= {CONFIDENCE, None}
     assert all((line["prediction"] is None) == (line["abstained"] is not None) for line in lines)
     assert all(set(line["prediction_set"]) <= {"1", "2", "3"} for line in lines)
-    assert "predictions for 50% of the rows" in result.stderr
+    assert "for a coverage of 50%: expected are predictions for" in result.stderr
 
 
 def test_a_given_threshold_needs_no_held_out_rows(bare, folder):

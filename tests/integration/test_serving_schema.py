@@ -5,6 +5,7 @@ import pytest
 import schemathesis
 from schemathesis import GenerationMode
 
+from clozify.inference.abstaining import AbstainOptions
 from clozify.serving.model import ServedModel
 from clozify.serving.requests import Limits
 from tests.integration.conftest import TASK
@@ -13,10 +14,12 @@ from tests.integration.serving import running, save_classifier
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def server(tiny_folder, tmp_path_factory):
+@pytest.fixture(scope="module", params=[AbstainOptions(), AbstainOptions(min_confidence=0.9)], ids=["all", "confident"])
+def server(request, tiny_folder, tmp_path_factory):
     folder = save_classifier(tiny_folder("bert"), TASK, tmp_path_factory.mktemp("classifier"))
-    with running(ServedModel(folder), Limits(max_texts=8, max_body=4_000, max_waiting=64, timeout=20)) as result:
+    with running(
+        ServedModel(folder, options=request.param), Limits(max_texts=8, max_body=4_000, max_waiting=64, timeout=20)
+    ) as result:
         yield result
 
 

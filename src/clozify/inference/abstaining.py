@@ -198,7 +198,7 @@ def choose_thresholds(
             threshold, text = _threshold_for_risk(reliability, options.max_risk)
         elif options.coverage is not None:
             threshold = threshold_for_coverage(reliability.confidences, options.coverage)
-            text = f"predictions for {_percent(options.coverage)} of the rows"
+            text = f"a coverage of {_percent(options.coverage)}"
         if threshold is not None:
             point = operating_point(reliability.confidences, reliability.hits, threshold)
     return Abstainer(

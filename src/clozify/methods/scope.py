@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Scope:
     """The reference rows, and the scores of rows of the task."""
 
     mean: NDArray[np.float32]  # (hidden,)
-    vectors: NDArray[np.float16]  # (reference rows, hidden), of length 1
+    vectors: NDArray[np.int8]  # (reference rows, hidden); only their directions count
     in_scope: NDArray[np.float32]  # the scores of unlabelled rows, ascending; empty where there were too few
 
     @classmethod
@@ -36,12 +37,18 @@ class Scope:
         """From the states of reference rows, (rows, hidden), some of which are labelled."""
         mean = states.astype(np.float64).mean(axis=0)
         vectors = _unit(states - mean)
-        scope = cls(mean.astype(np.float32), vectors.astype(np.float16), np.zeros(0, dtype=np.float32))
+        rounded = np.round(127 * vectors / np.abs(vectors).max(axis=1, keepdims=True).clip(1e-12)).astype(np.int8)
+        scope = cls(mean.astype(np.float32), rounded, np.zeros(0, dtype=np.float32))
         unlabeled = np.flatnonzero(~is_labeled)
         if len(unlabeled) <= NEIGHBOURS:
             return scope
         scores = scope._distances(vectors[unlabeled], exclude=unlabeled)
         return cls(scope.mean, scope.vectors, np.sort(scores).astype(np.float32))
+
+    @cached_property
+    def _reference(self) -> NDArray[np.float32]:
+        """The reference rows' vectors with length 1."""
+        return _unit(self.vectors).astype(np.float32)
 
     def scores(self, states: NDArray[Any]) -> NDArray[np.float64]:
         """The out-of-scope scores of rows with these states, (rows, hidden): (rows,)."""
@@ -54,9 +61,10 @@ class Scope:
 
     def _distances(self, vectors: NDArray[np.float64], exclude: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """1 less the mean cosine of the nearest reference rows; `exclude` is one of them for each row."""
-        reference, distances = self.vectors.astype(np.float64), np.empty(len(vectors))
+        reference, distances = self._reference, np.empty(len(vectors))
         for start in range(0, len(vectors), CHUNK_ROWS):
-            similarities = vectors[start : start + CHUNK_ROWS] @ reference.T  # (chunk, reference rows)
+            chunk_vectors = vectors[start : start + CHUNK_ROWS].astype(np.float32)
+            similarities = chunk_vectors @ reference.T  # (chunk, reference rows)
             if exclude is not None:
                 chunk = exclude[start : start + CHUNK_ROWS]
                 similarities[np.arange(len(chunk)), chunk] = -np.inf
@@ -68,5 +76,5 @@ class Scope:
 
 def _unit(vectors: NDArray[Any]) -> NDArray[np.float64]:
     """The vectors with length 1."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(norms, 1e-12), dtype=np.float64)
+    vectors = np.asarray(vectors, dtype=np.float64)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12))

@@ -28,6 +28,7 @@ from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels, write_thresholds
+from clozify.models.loading import make_readable
 from clozify.pipeline.cross_fitting import calibrate, calibrate_classifier, publish_reliability
 from clozify.pipeline.folds import Fold, estimate_folds, make_folds
 from clozify.pipeline.run import Run
@@ -311,6 +312,7 @@ class ClassifierJob:
                     np.save(tmp_path / UNLABELED_SCORES, _score(classifier, sample, device))
                 classifier.save(tmp_path / "model")
                 save_scope(tmp_path / "model", fit_scope(classifier, plan, device))
+                make_readable(tmp_path / "model")
             seconds = time.monotonic() - started
             record = {
                 "seed": self.seed,

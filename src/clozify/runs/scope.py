@@ -10,12 +10,12 @@ from clozify.errors import RunError
 from clozify.methods.scope import Scope
 
 SCOPE_FILE = "scope.safetensors"
-MAX_ROWS, MAX_BYTES = 1_024, 1_900_000  # of the reference rows' vectors
+MAX_ROWS, MAX_BYTES = 2_048, 1_900_000  # of the reference rows' vectors
 
 
 def max_reference_rows(hidden: int) -> int:
     """How many reference rows are kept of states with this width."""
-    return min(MAX_ROWS, MAX_BYTES // (2 * hidden))
+    return min(MAX_ROWS, MAX_BYTES // hidden)
 
 
 def save_scope(folder: Path, scope: Scope) -> None:

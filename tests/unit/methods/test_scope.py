@@ -28,16 +28,16 @@ def test_a_score_is_one_less_the_mean_cosine_of_the_nearest_rows(k, chunk, monke
     scope, mean = Scope.fit(REFERENCE, IS_LABELED), REFERENCE.mean(axis=0)
     states = np.concatenate([REFERENCE[:15] + 0.1, [[0.0, 0.0, 0.0, 9.0]]])
     expected = [naive_score(state, REFERENCE, mean, k) for state in states]
-    assert scope.scores(states) == pytest.approx(expected, abs=2e-3)  # vectors are kept in 16 bits
+    assert scope.scores(states) == pytest.approx(expected, abs=5e-3)  # vectors are kept in 8 bits
     assert scope.scores(states)[-1] > scope.scores(states)[:-1].max()
     own = [
         naive_score(REFERENCE[row], np.delete(REFERENCE, row, axis=0), mean, k) for row in np.flatnonzero(~IS_LABELED)
     ]
-    assert scope.in_scope == pytest.approx(sorted(own), abs=2e-3)
+    assert scope.in_scope == pytest.approx(sorted(own), abs=5e-3)
 
 
 def test_a_threshold_rejects_its_fraction_of_rows_of_the_task():
-    scope = Scope(np.zeros(2, np.float32), np.eye(2, dtype=np.float16), np.arange(1, 20, dtype=np.float32))
+    scope = Scope(np.zeros(2, np.float32), np.eye(2, dtype=np.int8), np.arange(1, 20, dtype=np.float32))
     assert scope.threshold(0.05) == 19  # one new row of twenty ranks above all nineteen
     assert scope.threshold(0.5) == 10
     assert scope.threshold(0.04) is None

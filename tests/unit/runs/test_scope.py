@@ -40,7 +40,7 @@ def test_a_damaged_file_is_named(damage, tmp_path):
         name = "mean" if damage == "other shapes" else "something"
         arrays = {
             "mean": np.zeros(6, np.float32),
-            "vectors": np.eye(6, dtype=np.float16),
+            "vectors": np.eye(6, dtype=np.int8),
             name: np.zeros(3, np.float32),
         }
         save_file(arrays | ({"in_scope": np.zeros(3, np.float32)} if name == "mean" else {}), path)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from clozify.errors import TaskError as TaskError
     from clozify.errors import TrainingError as TrainingError
     from clozify.estimator import PetClassifier as PetClassifier
+    from clozify.inference.audit import audit as audit
+    from clozify.inference.audit_records import AuditResult as AuditResult
     from clozify.inference.export import ExportResult as ExportResult
     from clozify.inference.export import export as export
     from clozify.inference.finished_run import EvaluationResult as EvaluationResult
@@ -74,6 +76,8 @@ _MODULES = {
         "TrainingError",
     ],
     "estimator": ["PetClassifier"],
+    "inference.audit": ["audit"],
+    "inference.audit_records": ["AuditResult"],
     "inference.export": ["ExportResult", "export"],
     "inference.finished_run": ["EvaluationResult", "FinishedRun", "Predictions", "evaluate", "load_run", "predict"],
     "inference.init_task": ["InitResult", "init_task"],

@@ -21,7 +21,7 @@ from clozify.utils.threads import openmp_environment
 
 CLEANUP_SECONDS = 3.0
 
-for _module in ("tasks", "training", "finished_runs", "servers", "experiments"):  # the order of `clozify --help`
+for _module in ("tasks", "audit", "training", "finished_runs", "servers", "experiments"):  # the order of `clozify --help`
     import_module(f"clozify.cli.{_module}")
 
 

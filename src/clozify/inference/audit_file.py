@@ -1,0 +1,116 @@
+"""The file to correct: all rows of a data set in their own columns, those with findings first.
+
+Added are the columns `audit_row` (the row's number in the original file, from 1), `audit_suggestion` (a likelier label),
+`audit_reason` and `audit_lost_tokens`. The label column is corrected by hand and the file passed to --labeled, which
+reads none of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clozify.data.predictions import write_tables
+from clozify.inference.audit_checks import AUDIT_COLUMNS
+from clozify.inference.audit_findings import Checks
+from clozify.inference.audit_records import AuditedRow, Duplicates
+from clozify.inference.audit_scores import ScoredSet
+from clozify.inference.audit_sets import ADJECTIVES, AuditSet
+from clozify.report.format import percent
+
+MAX_NAMED_ROWS = 3  # other rows that a reason names
+
+
+def write_file(path: Path, data: AuditSet, checks: Checks, scored: Sequence[ScoredSet]) -> None:
+    """Write the rows with their findings; the file's suffix decides the format."""
+    import pyarrow as pa
+
+    reasons = collect_reasons(data, checks)
+    lost = {row.row.row: row.lost for row in checks.truncated if row.row.data == data.name}
+    suggestions = {error.row.row: error.suggestion for error in checks.label_errors if error.row.data == data.name}
+    for unknown in checks.unknown_labels:
+        if unknown.row.data == data.name and unknown.suggestion is not None:
+            suggestions[unknown.row.row] = unknown.suggestion
+    numbers = [data.row(index).row for index in range(len(data))]
+    order = rank_rows(data, numbers, list(reasons), scored)
+    table = data.rows.table()
+    table = table.select([name for name in table.column_names if not name.startswith(AUDIT_COLUMNS)]).take(
+        pa.array(order)
+    )
+    ordered = [numbers[index] for index in order]
+    columns = {
+        "audit_row": pa.array(ordered, pa.int64()),
+        "audit_suggestion": pa.array([suggestions.get(number, "") for number in ordered], pa.string()),
+        "audit_reason": pa.array(["; ".join(reasons.get(number, [])) for number in ordered], pa.string()),
+        "audit_lost_tokens": pa.array([lost.get(number, 0) for number in ordered], pa.int64()),
+    }
+    for name, column in columns.items():
+        table = table.append_column(name, column)
+    write_tables(path, [_plain(table) if path.suffix.lower() == ".csv" else table])
+
+
+def rank_rows(
+    data: AuditSet, numbers: Sequence[int], with_reasons: Sequence[int], scored: Sequence[ScoredSet]
+) -> list[int]:
+    """All rows: those with findings in their order, then the others by how doubtful their labels are."""
+    index = {number: row for row, number in enumerate(numbers)}
+    first = [index[number] for number in with_reasons]
+    doubtful = [int(each.indices[row]) for each in scored if each.data is data for row in each.errors.order]
+    return list(dict.fromkeys([*first, *doubtful, *range(len(data))]))
+
+
+def collect_reasons(data: AuditSet, checks: Checks) -> dict[int, list[str]]:
+    """What was found about each row, by its number in the file; the rows with the most important findings first."""
+    reasons = defaultdict[int, list[str]](list)
+
+    def add(row: AuditedRow, reason: str) -> None:
+        if row.data == data.name:
+            reasons[row.row].append(reason)
+
+    for unknown in checks.unknown_labels:
+        add(unknown.row, f"the task has no label '{unknown.row.label}'")
+    for group in checks.duplicates:
+        if group.labels_differ:
+            _add_duplicates(group, add, "with another label")
+    for error in checks.label_errors:
+        add(
+            error.row,
+            f"the label may be '{error.suggestion}' ({percent(error.probability, 0)}%; "
+            f"'{error.row.label}' {percent(error.label_probability, 0)}%)",
+        )
+    for group in checks.duplicates:
+        if not group.labels_differ:
+            _add_duplicates(group, add, "")
+    for empty in checks.empty:
+        add(empty.row, f"no text in {', '.join(empty.fields)}")
+    for other in checks.other_languages:
+        add(other.row, f"the language is '{other.language}'")
+    return dict(reasons)
+
+
+def _add_duplicates(group: Duplicates, add: Any, remark: str) -> None:
+    """Add to each row of a group which others have its text; with a remark, those with another label."""
+    for row in group.rows:
+        others = [
+            f"{ADJECTIVES[other.data]} row {other.row:,}" + (f" '{other.label}'" if remark and other.label else "")
+            for other in group.rows
+            if other is not row and not (remark and other.label == row.label)
+        ]
+        if others:
+            more = f" and {len(others) - MAX_NAMED_ROWS:,} more" if len(others) > MAX_NAMED_ROWS else ""
+            same = "the same text as" if group.similarity == 1 else "nearly the same text as"
+            add(row, " ".join(filter(None, [same, ", ".join(others[:MAX_NAMED_ROWS]) + more, remark])))
+
+
+def _plain(table: Any) -> Any:
+    """The table with lists and structures as JSON text, which CSV can hold."""
+    import pyarrow as pa
+
+    for index, field in enumerate(table.schema):
+        if pa.types.is_nested(field.type):
+            texts = [None if v is None else json.dumps(v, ensure_ascii=False) for v in table.column(index).to_pylist()]
+            table = table.set_column(index, field.name, pa.array(texts, pa.string()))
+    return table

@@ -21,7 +21,8 @@ from clozify.utils.threads import openmp_environment
 
 CLEANUP_SECONDS = 3.0
 
-for _module in ("tasks", "audit", "training", "finished_runs", "servers", "experiments"):  # the order of `clozify --help`
+# the order of `clozify --help`
+for _module in ("tasks", "audit", "training", "finished_runs", "servers", "experiments"):
     import_module(f"clozify.cli.{_module}")
 
 

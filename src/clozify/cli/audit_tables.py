@@ -34,7 +34,9 @@ def show_audit(console: Console, result: AuditResult) -> None:
     if result.findings:
         summary = Table(box=None, show_header=False, pad_edge=False)
         for finding in result.findings:
-            line = Text.assemble((finding.text[0].upper() + finding.text[1:], ""), (f". To do: {finding.advice}.", "dim"))
+            line = Text.assemble(
+                (finding.text[0].upper() + finding.text[1:], ""), (f". To do: {finding.advice}.", "dim")
+            )
             summary.add_row(Text(finding.level, style=STYLES[finding.level]), line)
         console.print(summary)
     else:

@@ -82,7 +82,7 @@ def audit(
     if task.multilabel:
         notes.append("Wrong labels are not searched for, since the task allows several labels a row.")
     else:
-        scored = score_labels(masked_lm, prompts, sets, max_length, max_rows)
+        scored = score_labels(masked_lm, prompts, sets, duplicates, max_length, max_rows)
         notes += few_rows_notes(task, sets[0]) + _sample_notes(scored, max_rows)
     if languages and languages[0] != "en" and is_builtin(model):
         notes.append(

@@ -1,8 +1,8 @@
 """The file to correct: all rows of a data set in their own columns, those with findings first.
 
-Added are the columns `audit_row` (the row's number in the original file, from 1), `audit_suggestion` (a likelier label),
-`audit_reason` and `audit_lost_tokens`. The label column is corrected by hand and the file passed to --labeled, which
-reads none of them.
+Added are the columns `audit_row` (the row's number in the original file, from 1), `audit_suggestion` (a likelier
+label), `audit_reason` and `audit_lost_tokens`. The label column is corrected by hand and the file passed to --labeled,
+which reads none of them.
 """
 
 from __future__ import annotations

@@ -57,9 +57,7 @@ def count_by_set(rows: Sequence[AuditedRow]) -> str:
     """`3 labelled and 2 test rows`."""
     counts = Counter(row.data for row in rows)
     parts = [f"{counts[name]:,} {adjective}" for name, adjective in ADJECTIVES.items() if counts[name]]
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) + (
-        " row" if counts.total() == 1 else " rows"
-    )
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) + (" row" if counts.total() == 1 else " rows")
 
 
 def _unknown_labels(checks: Checks, sets: Sequence[AuditSet]) -> Iterator[Finding]:
@@ -187,8 +185,8 @@ def _leaks(checks: Checks) -> Iterator[Finding]:
             level="warning" if leak.is_field else "note",
             kind="leaking column",
             rows=leak.rows,
-            text=f"{how}: right in {100 * leak.accuracy:.1f}% of {leak.rows:,} {ADJECTIVES[leak.data]} rows, where the most "
-            f"frequent label is in {100 * leak.majority:.1f}%",
+            text=f"{how}: right in {100 * leak.accuracy:.1f}% of {leak.rows:,} {ADJECTIVES[leak.data]} rows, where the "
+            f"most frequent label is right in {100 * leak.majority:.1f}%",
             advice="make sure that new rows will have it, too; else leave it out of the task's fields"
             if leak.is_field
             else "nothing, since no pattern reads it; do not make it a field",
@@ -219,11 +217,12 @@ def _rows(checks: Checks, sets: Sequence[AuditSet], max_length: int) -> Iterator
         if each.labels is not None:
             missing = len(each) - int(each.labels.is_labeled.sum()) - len(each.labels.unknown)
             if missing:
+                have = "has" if missing == 1 else "have"
                 yield Finding(
                     level="note",
                     kind="no label",
                     rows=missing,
-                    text=f"{missing:,} of {len(each):,} {ADJECTIVES[each.name]} rows {'has' if missing == 1 else 'have'} no label",
+                    text=f"{missing:,} of {len(each):,} {ADJECTIVES[each.name]} rows {have} no label",
                     advice="label them, or pass them with --unlabeled",
                 )
     if checks.truncated:

@@ -18,10 +18,10 @@ from clozify.config.recipe import Recipe
 from clozify.config.task import Task
 from clozify.data.rows import CHUNK_ROWS
 from clozify.gpu.options import GpuOptions
-from clozify.inference.audit_records import LabelError, TruncatedRow
+from clozify.inference.audit_records import Duplicates, LabelError, TruncatedRow
 from clozify.inference.audit_sets import AuditSet
-from clozify.methods.frozen import Centre, compute_states
-from clozify.methods.label_errors import LabelErrors, PairStates, cross_fit, find_label_errors, fits
+from clozify.methods.frozen import compute_states
+from clozify.methods.label_errors import FITS, JointStates, LabelErrors, cross_fit, find_label_errors
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.cpu_precision import choose_precision
 from clozify.models.loading import count_encoder_parameters
@@ -108,7 +108,12 @@ def find_truncated_rows(
 
 
 def score_labels(
-    model: ClozeModel, prompts: TaskPrompts, sets: Sequence[AuditSet], max_length: int, max_rows: int
+    model: ClozeModel,
+    prompts: TaskPrompts,
+    sets: Sequence[AuditSet],
+    duplicates: Sequence[Duplicates],
+    max_length: int,
+    max_rows: int,
 ) -> list[ScoredSet]:
     """The labelled rows, and the test rows where they have labels, with cross-fitted probabilities.
 
@@ -116,31 +121,51 @@ def score_labels(
     """
     chosen = [(each, _scored_rows(each, max_rows)) for each in sets if each.labels is not None]
     chosen = [(each, indices) for each, indices in chosen if len(indices)]
-    used = scoring_patterns(prompts)
-    total = sum(len(indices) for _, indices in chosen) * len(used)
-    sizes = np.cumsum([0, *(len(indices) for _, indices in chosen)])
+    if not chosen or chosen[0][0].name != "labeled":
+        return []
+    joint = _compute_joint_states(model, scoring_patterns(prompts), chosen, max_length)
     labels = np.concatenate([each.labels.targets[indices] for each, indices in chosen if each.labels is not None])
-    pairs = list[PairStates]()
-    with progress(f"computing states in {len(used)} patterns", total) as advance:
-        for prompt in used:
+    groups = _duplicate_groups(chosen, duplicates)
+    scored, start = list[ScoredSet](), 0
+    for each, indices in chosen:  # first the labelled rows, then these and the test rows
+        stop = start + len(indices)
+        with progress(f"fitting label vectors to {stop:,} rows", FITS, "fits") as advance:
+            probabilities = cross_fit(joint.first(stop), labels[:stop], groups[:stop], advance)[start:]
+        own = labels[start:stop]
+        scored.append(ScoredSet(each, indices, own, probabilities, find_label_errors(probabilities, own)))
+        start = stop
+    return scored
+
+
+def _compute_joint_states(
+    model: ClozeModel,
+    patterns: Sequence[PatternPrompt],
+    chosen: Sequence[tuple[AuditSet, NDArray[np.int64]]],
+    max_length: int,
+) -> JointStates:
+    """The states of the chosen rows of all data sets, one after the other."""
+    states, words = [], []
+    total = sum(len(indices) for _, indices in chosen) * len(patterns)
+    with progress("computing states", total) as advance:
+        for prompt in patterns:
             of_sets = []
             for each, indices in chosen:
                 rows = each.rows.select(indices)
                 tokens = TaskPrompts([prompt], [], list(prompt.template.fields)).tokenize(model, rows, 0, len(rows))
                 of_sets.append(compute_states(model, EncodedRows(prompt.template, tokens, max_length), advance))
-            states = np.concatenate(of_sets)
-            for words in prompt.words:
-                vectors = model.label_vectors(words)[0].detach().double().cpu().numpy()
-                pairs.append(PairStates(states, vectors, Centre.of([states], vectors.shape[1])))
-    scored = []
-    for number, (each, indices) in enumerate(chosen):  # labelled rows first, test rows second
-        stop = sizes[number + 1]
-        fitted = [PairStates(pair.states[:stop], pair.words, pair.centre) for pair in pairs]
-        with progress("fitting label vectors", fits(fitted), "fits") as advance:
-            probabilities = cross_fit(fitted, labels[:stop], advance)[sizes[number] :]
-        own = labels[sizes[number] : stop]
-        scored.append(ScoredSet(each, indices, own, probabilities, find_label_errors(probabilities, own)))
-    return scored
+            states.append(np.concatenate(of_sets))
+            vectors = [model.label_vectors(each)[0].detach().double().cpu().numpy() for each in prompt.words]
+            words.append(np.mean(vectors, axis=0))  # over the pattern's verbalizers
+    return JointStates.of(states, words)
+
+
+def _duplicate_groups(
+    chosen: Sequence[tuple[AuditSet, NDArray[np.int64]]], duplicates: Sequence[Duplicates]
+) -> NDArray[np.int64]:
+    """A number for each scored row that rows with nearly the same text share: (rows,)."""
+    group_of_row = {(row.data, row.row): -1 - number for number, group in enumerate(duplicates) for row in group.rows}
+    names = [(each.name, each.row(int(index)).row) for each, indices in chosen for index in indices]
+    return np.array([group_of_row.get(name, number) for number, name in enumerate(names)], dtype=np.int64)
 
 
 def scoring_patterns(prompts: TaskPrompts) -> list[PatternPrompt]:
@@ -169,4 +194,3 @@ def few_rows_notes(task: Task, labeled: AuditSet) -> list[str]:
         f"{len(few)} of {len(task.labels)} labels have fewer than {FEW_ROWS} labelled rows, so that label errors among "
         f"them are hard to find: each row is judged by what the other rows of its label, and the label's words, say."
     ]
-

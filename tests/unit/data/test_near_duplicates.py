@@ -46,7 +46,7 @@ def random_rows(fields, seed):
     rng = np.random.default_rng(seed)
     words = ["".join(rng.choice(list("abcdefghij"), rng.integers(2, 9))) for _ in range(60)]
     rows = []
-    for _ in range(80):
+    for _ in range(50):
         if rows and rng.random() < 0.6:
             row = [text.split() for text in rows[rng.integers(len(rows))]]
             for _ in range(rng.integers(0, 4)):
@@ -59,7 +59,7 @@ def random_rows(fields, seed):
 
 
 @pytest.mark.parametrize("fields", [1, 2])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_groups_are_those_of_comparing_all_pairs(fields, seed):
     rows = random_rows(fields, seed)
     groups = find_duplicates([[row[field] for row in rows] for field in range(fields)])

@@ -16,10 +16,10 @@ from clozify.report.terminal import show_warnings
 if TYPE_CHECKING:  # these modules load PyTorch
     from clozify.inference.audit_records import AuditedData, AuditedRow, AuditResult, LabelError
 
-MAX_ERRORS = 20  # likely label errors that are printed of each data set
+MAX_ERRORS = {"labeled": 20, "test": 10}  # likely label errors that are printed
 MAX_ROWS = 5  # rows or groups that are printed of another kind
 MAX_LABELS = 15  # that are counted in one line
-TEXT_WIDTH = 160
+TEXT_WIDTH = 120
 STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 NAMES = {"labeled": "labelled", "unlabeled": "unlabelled", "test": "test"}
 
@@ -78,23 +78,23 @@ def _show_unknown_labels(console: Console, result: AuditResult) -> None:
     for unknown in result.unknown_labels[:MAX_ROWS]:
         table.add_row(_name(unknown.row), _label(unknown.row), Text(unknown.suggestion or ""), _text(unknown.row))
     console.print(table)
-    _show_more(console, len(result.unknown_labels), MAX_ROWS, _where(result))
+    _show_more(console, len(result.unknown_labels), MAX_ROWS, "--json")
 
 
 def _show_label_errors(console: Console, result: AuditResult) -> None:
     """Print the rows whose labels are likely wrong, the likeliest first."""
-    for name in ("labeled", "test"):
+    for name, most in MAX_ERRORS.items():
         errors = [error for error in result.label_errors if error.row.data == name]
         if not errors:
             continue
         _show_heading(console, f"Labels of {NAMES[name]} rows that may be wrong, the likeliest first")
-        _show_errors(console, errors)
-        _show_more(console, len(errors), MAX_ERRORS, _where(result))
+        _show_errors(console, errors[:most])
+        _show_more(console, len(errors), most, (result.output if name == "labeled" else result.test_output) or "--json")
 
 
 def _show_errors(console: Console, errors: Sequence[LabelError]) -> None:
     table = _table("row", "label", "likelier", "text")
-    for error in errors[:MAX_ERRORS]:
+    for error in errors:
         own = Text.assemble((error.row.label or "", ""), (f" {percent(error.label_probability, 0)}%", "dim"))
         likelier = Text.assemble((error.suggestion, "cyan"), (f" {percent(error.probability, 0)}%", "dim"))
         table.add_row(_name(error.row, with_set=False), own, likelier, _text(error.row))
@@ -166,7 +166,3 @@ def _label(row: AuditedRow) -> Text:
 
 def _text(row: AuditedRow) -> Text:
     return Text(row.text if len(row.text) <= TEXT_WIDTH else row.text[:TEXT_WIDTH].rsplit(" ", 1)[0] + " ...")
-
-
-def _where(result: AuditResult) -> str:
-    return "--json" if result.output is None else result.output

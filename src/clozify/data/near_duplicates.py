@@ -90,17 +90,17 @@ def _similar_pairs(fields: Sequence[Sequence[str]], min_similarity: float) -> _P
     if len(rows) < 2:
         return empty
     elements = [_character_sets([column[row] for row in rows]) for column in fields]
-    found = [empty]
+    similar = [empty]
     for pairs in _candidates(elements, min_similarity):
         similarity = _jaccard(elements, pairs)  # (pairs,)
         near = similarity >= min_similarity
         for each in elements if len(elements) > 1 else ():
             near &= _jaccard([each], pairs) >= MIN_FIELD_SIMILARITY
-        found.append(_Pairs(rows[pairs[near, 0]], rows[pairs[near, 1]], similarity[near]))
+        similar.append(_Pairs(rows[pairs[near, 0]], rows[pairs[near, 1]], similarity[near]))
     return _Pairs(
-        np.concatenate([pairs.first for pairs in found]),
-        np.concatenate([pairs.second for pairs in found]),
-        np.concatenate([pairs.similarity for pairs in found]),
+        np.concatenate([pairs.first for pairs in similar]),
+        np.concatenate([pairs.second for pairs in similar]),
+        np.concatenate([pairs.similarity for pairs in similar]),
     )
 
 

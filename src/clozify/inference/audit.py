@@ -109,7 +109,7 @@ def audit(
         data=[_describe(each, scored) for each in sets],
         labels=checks.labels,
         agreement=scored[0].agreement if scored else None,
-        findings=summarize(checks, sets, max_length),
+        findings=summarize(checks, sets, {each.data.name: len(each.indices) for each in scored}, max_length),
         unknown_labels=checks.unknown_labels,
         label_errors=checks.label_errors,
         duplicates=_listed(checks.duplicates, lambda group: all(row.data == "unlabeled" for row in group.rows)),

@@ -105,8 +105,8 @@ def find_leaks(task: Task, sets: Sequence[AuditSet], notes: list[str]) -> list[L
         for field, texts in zip(task.fields, each.fields, strict=True):
             values = [texts[row] for row in labeled]
             named = find_named_labels(field, values, labels, each.labels.names)
-            found = [find_column_leak(field, values, labels), named]
-            leaks += _records(each, found, is_field=True)
+            both = [find_column_leak(field, values, labels), named]
+            leaks += _records(each, both, is_field=True)
         if each.name == "labeled" and is_sorted_by_label(labels):
             notes.append(
                 f"The {ADJECTIVES[each.name]} rows are sorted by label: clozify does not mind, but other programs that "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clozify.errors import quoted, unknown_names
@@ -17,6 +17,7 @@ from clozify.inference.audit_records import (
     LeakingColumn,
     Level,
     OtherLanguage,
+    SetName,
     TruncatedRow,
     UnknownLabel,
 )
@@ -39,12 +40,17 @@ class Checks:
     truncated: list[TruncatedRow]
 
 
-def summarize(checks: Checks, sets: Sequence[AuditSet], max_length: int) -> list[Finding]:
-    """One finding for each kind of problem that occurs, errors first."""
+def summarize(
+    checks: Checks, sets: Sequence[AuditSet], scored: Mapping[SetName, int], max_length: int
+) -> list[Finding]:
+    """One finding for each kind of problem that occurs, errors first.
+
+    `scored`: how many rows of a data set were searched for wrong labels.
+    """
     findings = [
         *_unknown_labels(checks, sets),
         *_duplicates(checks),
-        *_label_errors(checks, sets),
+        *_label_errors(checks, scored),
         *_missing_labels(checks),
         *_leaks(checks),
         *_rows(checks, sets, max_length),
@@ -75,7 +81,7 @@ def _unknown_labels(checks: Checks, sets: Sequence[AuditSet]) -> Iterator[Findin
     )
 
 
-def _rows_have(records: Sequence[UnknownLabel | EmptyRow | OtherLanguage | TruncatedRow]) -> str:
+def _rows_have(records: Sequence[UnknownLabel | EmptyRow | TruncatedRow]) -> str:
     """`3 labelled rows have`."""
     return count_by_set([record.row for record in records]) + (" has" if len(records) == 1 else " have")
 
@@ -140,16 +146,15 @@ def _texts(count: int) -> str:
     return f"{count:,} text{' occurs' if count == 1 else 's occur'}"
 
 
-def _label_errors(checks: Checks, sets: Sequence[AuditSet]) -> Iterator[Finding]:
-    sizes = {each.name: int(each.labels.is_labeled.sum()) for each in sets if each.labels is not None}
-    for name in ("labeled", "test"):
+def _label_errors(checks: Checks, scored: Mapping[SetName, int]) -> Iterator[Finding]:
+    for name, size in scored.items():
         rows = [error for error in checks.label_errors if error.row.data == name]
         if rows:
             yield Finding(
                 level="warning",
                 kind=f"label errors in {ADJECTIVES[name]} rows",
                 rows=len(rows),
-                text=f"{len(rows):,} of {sizes[name]:,} {ADJECTIVES[name]} rows may have a wrong label",
+                text=f"{len(rows):,} of {size:,} {ADJECTIVES[name]} rows may have a wrong label",
                 advice="look at them, the first ones first; the last ones are often right, but hard to decide",
             )
 
@@ -197,11 +202,12 @@ def _rows(checks: Checks, sets: Sequence[AuditSet], max_length: int) -> Iterator
     """Rows of another language, empty ones, those without a label, and truncated ones."""
     if checks.other_languages:
         codes = Counter(row.language for row in checks.other_languages)
+        are = "is" if len(checks.other_languages) == 1 else "are"
         yield Finding(
             level="warning",
             kind="other language",
             rows=len(checks.other_languages),
-            text=f"{_rows_have(checks.other_languages)} another language: "
+            text=f"{count_by_set([row.row for row in checks.other_languages])} {are} in another language: "
             + ", ".join(f"{code} {count:,}" for code, count in codes.most_common(MAX_NAMES)),
             advice="translate or remove them",
         )
@@ -233,5 +239,5 @@ def _rows(checks: Checks, sets: Sequence[AuditSet], max_length: int) -> Iterator
             rows=len(checks.truncated),
             text=f"{_rows_have(checks.truncated)} more tokens than the {max_length} that are read, and lose "
             f"{lost[len(lost) // 2]:,} in the median, {lost[-1]:,} at most",
-            advice="raise max_seq_length if the end of the text matters",
+            advice="if the end of the text matters, read more of it: --set max_seq_length=256",
         )

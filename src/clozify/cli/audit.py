@@ -13,7 +13,6 @@ from clozify.cli.options import (
     JsonOption,
     LabelsFromOption,
     MapOption,
-    ModelOption,
     QuietOption,
     RecipeOption,
     SetOption,
@@ -39,7 +38,9 @@ def audit(
         ),
     ] = None,
     test_output: Annotated[Path | None, typer.Option(help="The same for the test rows.")] = None,
-    model: ModelOption = "builtin",
+    model: Annotated[
+        str, typer.Option(help="A masked language model: a folder, a hub name, 'builtin', or 'builtin:mini'.")
+    ] = "builtin",
     recipe: RecipeOption = "auto",
     settings: SetOption = None,
     labels_from: LabelsFromOption = None,

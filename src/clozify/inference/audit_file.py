@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clozify.data.predictions import write_tables
+from clozify.data.text_values import to_text
 from clozify.inference.audit_checks import AUDIT_COLUMNS
 from clozify.inference.audit_findings import Checks
 from clozify.inference.audit_records import AuditedRow, Duplicates
@@ -36,10 +37,8 @@ def write_file(path: Path, data: AuditSet, checks: Checks, scored: Sequence[Scor
             suggestions[unknown.row.row] = unknown.suggestion
     numbers = [data.row(index).row for index in range(len(data))]
     order = rank_rows(data, numbers, list(reasons), scored)
-    table = data.rows.table()
-    table = table.select([name for name in table.column_names if not name.startswith(AUDIT_COLUMNS)]).take(
-        pa.array(order)
-    )
+    names = [name for name in data.rows.column_names if not name.startswith(AUDIT_COLUMNS)]
+    table = pa.table({name: data.rows.column(name, 0, len(data)) for name in names}).take(pa.array(order))
     ordered = [numbers[index] for index in order]
     columns = {
         "audit_row": pa.array(ordered, pa.int64()),
@@ -49,7 +48,7 @@ def write_file(path: Path, data: AuditSet, checks: Checks, scored: Sequence[Scor
     }
     for name, column in columns.items():
         table = table.append_column(name, column)
-    write_tables(path, [_plain(table) if path.suffix.lower() == ".csv" else table])
+    write_tables(path, [_plain(table, path.suffix.lower())])
 
 
 def rank_rows(
@@ -105,12 +104,29 @@ def _add_duplicates(group: Duplicates, add: Any, remark: str) -> None:
             add(row, " ".join(filter(None, [same, ", ".join(others[:MAX_NAMED_ROWS]) + more, remark])))
 
 
-def _plain(table: Any) -> Any:
-    """The table with lists and structures as JSON text, which CSV can hold."""
+def _plain(table: Any, suffix: str) -> Any:
+    """The table with values that the format cannot hold as text: in CSV lists and bytes, in JSON bytes and dates."""
     import pyarrow as pa
 
+    types = pa.types
+    in_csv = (types.is_nested, types.is_binary, types.is_large_binary)
+    in_json = (types.is_nested, types.is_binary, types.is_large_binary, types.is_temporal, types.is_decimal)
     for index, field in enumerate(table.schema):
-        if pa.types.is_nested(field.type):
-            texts = [None if v is None else json.dumps(v, ensure_ascii=False) for v in table.column(index).to_pylist()]
-            table = table.set_column(index, field.name, pa.array(texts, pa.string()))
+        if suffix != ".parquet" and any(is_type(field.type) for is_type in (in_csv if suffix == ".csv" else in_json)):
+            values = table.column(index).to_pylist()
+            if suffix == ".csv" or not _is_json(values):
+                texts = [None if value is None else _to_text(value) for value in values]
+                table = table.set_column(index, field.name, pa.array(texts, pa.string()))
     return table
+
+
+def _is_json(values: Any) -> bool:
+    try:
+        json.dumps(values)
+    except TypeError:
+        return False
+    return True
+
+
+def _to_text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (dict, list)) else to_text(value)

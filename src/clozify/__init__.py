@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from clozify.errors import TaskError as TaskError
     from clozify.errors import TrainingError as TrainingError
     from clozify.estimator import PetClassifier as PetClassifier
+    from clozify.inference.audit import audit as audit
+    from clozify.inference.audit_records import AuditResult as AuditResult
     from clozify.inference.drift import DriftReport as DriftReport
     from clozify.inference.drift import drift as drift
     from clozify.inference.explain import Explanation as Explanation
@@ -81,6 +83,8 @@ _MODULES = {
     "estimator": ["PetClassifier"],
     "inference.drift": ["DriftReport", "drift"],
     "inference.explain": ["Explanation", "Explanations", "explain"],
+    "inference.audit": ["audit"],
+    "inference.audit_records": ["AuditResult"],
     "inference.export": ["ExportResult", "export"],
     "inference.finished_run": ["FinishedRun", "evaluate", "load_run", "predict"],
     "inference.init_task": ["InitResult", "init_task"],

@@ -22,7 +22,7 @@ from clozify.utils.threads import openmp_environment
 CLEANUP_SECONDS = 3.0
 
 # the order of `clozify --help`
-for _module in ("tasks", "training", "finished_runs", "production", "servers", "experiments", "bench"):
+for _module in ("tasks", "audit", "training", "finished_runs", "production", "servers", "experiments", "bench"):
     import_module(f"clozify.cli.{_module}")
 
 

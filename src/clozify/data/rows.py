@@ -117,6 +117,11 @@ class Rows:
         columns = self._dataset.column_names
         return self.column_mapping[self.task.label] in columns or bool(indicator_columns(self.task, columns))
 
+    @property
+    def column_names(self) -> list[str]:
+        """All columns of the data, also those that the task does not read."""
+        return list(self._dataset.column_names)
+
     def table(self) -> Any:
         """All columns of the rows as an Arrow table in memory."""
         return self._dataset[:] if self._selection is None else _take(self._dataset, self._selection[1])

@@ -13,6 +13,8 @@
 | 4 table 1, lines 1 and 2: pairs without training | `zero_shot` |
 | not in the paper: label vectors on a frozen encoder | `frozen` |
 | not in the paper: abstaining, prediction sets, out-of-scope scores | `selective`, `conformal`, `scope` |
+| not in the paper: estimated accuracy, calibration | `reliability` |
+| not in the paper: label errors by confident learning | `label_errors` |
 | 4.2 the supervised baseline | `supervised` |
 | 4.3 UDA and MixText, with paraphrases | `uda`, `mixtext`; `backtranslation`, `rewriting` |
 | 5 in-domain pretraining | `pretrain`, `masking` |

@@ -268,9 +268,14 @@ class EncodedRows:
         return self._map_chunks(lambda kept, full: self.template.fixed_tokens + kept.sum(axis=1), np.int64)
 
     @cached_property
+    def lost_tokens(self) -> NDArray[np.int64]:
+        """The number of tokens that each row's fields lose: (rows,)."""
+        return self._map_chunks(lambda kept, full: full.sum(axis=1) - kept.sum(axis=1), np.int64)
+
+    @cached_property
     def truncated(self) -> NDArray[np.bool_]:
         """Whether a row loses tokens: (rows,)."""
-        return self._map_chunks(lambda kept, full: kept.sum(axis=1) < full.sum(axis=1), np.bool_)
+        return self.lost_tokens > 0
 
     def _map_chunks(
         self, function: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]], dtype: Any

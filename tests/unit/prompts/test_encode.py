@@ -75,6 +75,7 @@ def test_splicing_equals_joining_the_pieces_by_hand(splice, rows, max_length):
         assert batch.input_ids[row, batch.mask_positions[row]] == template.mask_id
         assert length == encoded.lengths[row] <= max_length
         assert encoded.truncated[row] == (sum(kept) < 2 * len(a) + len(b))
+        assert encoded.lost_tokens[row] == 2 * len(a) + len(b) - sum(kept)
 
 
 @given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40), budget=st.integers(1, 300))

@@ -1,0 +1,154 @@
+"""Label errors by confident learning (Northcutt et al., 2021), on cross-fitted probabilities.
+
+p(l | x) comes from label vectors (`methods/frozen.py`) that were fitted on folds without x, to the states of all
+patterns together. With t_j, the mean of p(j | x) over the rows that are labelled j, a row's confident label is the
+likeliest j with p(j | x) >= t_j. Rows whose confident label is another one than their own, and likelier, are likely
+label errors; the lower p(y | x) is, the likelier. They are counted off the diagonal of the confident joint.
+
+Two things make p better than that of the method `frozen`, whose scores are for the best label, not for how sure it is:
+
+- The words' scores are multiplied by the number of `WORD_SCALES` with the highest likelihood of the held-out labels;
+  as they are, they are too sure of themselves.
+- Rows are cross-fitted twice. The second time, the errors of the first are left out of the rows that are fitted on.
+
+cleanlab 2.9 has the same formulas (`filter_by="confident_learning"`, `rank_by="self_confidence"`: the same rows in the
+same order on twenty random matrices). It is not used: they are ten lines here, and importing cleanlab loads all of its
+modules, which takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax, softmax
+
+from clozify.methods.frozen import Centre, fit_label_vectors
+
+FOLDS = 5
+WORD_SCALES = (1.0, 0.3)
+FITS = len(WORD_SCALES) * (1 + FOLDS) + FOLDS  # of `cross_fit`
+MIN_ROWS = 2  # of a label: its rows are judged only where others of it are left to fit on
+
+
+@dataclass(frozen=True)
+class JointStates:
+    """The states of rows in several patterns, and the words' vectors, as if of one pattern."""
+
+    states: NDArray[Any]  # (rows, states): h(x) of every pattern, then p(x) of every pattern
+    words: NDArray[np.float64]  # (labels, width)
+    centre: Centre
+
+    @classmethod
+    def of(cls, states: Sequence[NDArray[Any]], words: Sequence[NDArray[np.float64]]) -> JointStates:
+        """Of each pattern's states, (rows, states), and words' vectors, (labels, width); scores are the mean's."""
+        width = words[0].shape[1]
+        joined = np.concatenate([*(each[:, :width] for each in states), *(each[:, width:] for each in states)], axis=1)
+        vectors = np.concatenate(words, axis=1) / len(words)
+        return cls(joined, vectors, Centre.of([joined], vectors.shape[1]))
+
+    def first(self, rows: int) -> JointStates:
+        """The first rows, with the centre of all."""
+        return replace(self, states=self.states[:rows])
+
+
+@dataclass(frozen=True)
+class LabelErrors:
+    """What confident learning says about the labels of some rows."""
+
+    order: NDArray[np.int64]  # all rows, errors first, then by the probability of their own label, the lowest first
+    is_error: NDArray[np.bool_]  # (rows,)
+    suggestions: NDArray[np.int64]  # the confident label, else the likeliest one: (rows,)
+
+
+def find_label_errors(probabilities: NDArray[np.float64], labels: NDArray[np.integer[Any]]) -> LabelErrors:
+    """The rows whose labels are likely wrong; probabilities are (rows, labels), by models that did not see the row.
+
+    The only row of a label is no error: models without it cannot know the label.
+    """
+    confident = confident_labels(probabilities, labels)
+    rows = np.arange(len(labels))
+    judged = np.bincount(labels, minlength=1)[labels] >= MIN_ROWS
+    own = np.where(judged, probabilities[rows, labels], np.inf)
+    is_error = (confident >= 0) & (probabilities[rows, confident] > own)
+    return LabelErrors(
+        order=np.lexsort((own, ~is_error)),
+        is_error=is_error,
+        suggestions=np.where(confident >= 0, confident, probabilities.argmax(axis=1)),
+    )
+
+
+def confident_labels(probabilities: NDArray[np.float64], labels: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Each row's likeliest label among those whose threshold t_j it reaches; -1 where it reaches none: (rows,)."""
+    rows = np.bincount(labels, minlength=probabilities.shape[1])
+    sums = np.bincount(labels, probabilities[np.arange(len(labels)), labels], probabilities.shape[1])
+    thresholds = np.where(rows > 0, sums / np.maximum(rows, 1), np.inf)  # (labels,)
+    reached = np.where(probabilities >= thresholds - 1e-12, probabilities, -1.0)
+    return np.where(reached.max(axis=1) >= 0, reached.argmax(axis=1), -1)
+
+
+def cross_fit(
+    joint: JointStates,
+    labels: NDArray[np.integer[Any]],
+    groups: NDArray[np.integer[Any]] | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> NDArray[np.float64]:
+    """p(l | x) of each row by label vectors that were not fitted on it: (rows, labels).
+
+    Rows of one group, such as copies of a text, are in the same fold. `advance` is called for each of `FITS` fits.
+    """
+    groups = np.arange(len(labels)) if groups is None else groups
+    folds = split_folds(labels, groups, seed=0)
+    best, settings = -np.inf, (joint, 0.0)
+    is_error = np.zeros(len(labels), dtype=bool)
+    for scale in WORD_SCALES:
+        scaled = replace(joint, words=scale * joint.words)
+        penalty = fit_label_vectors(scaled.states, labels, scaled.words, scaled.centre)[1] or 0.0
+        advance(1)
+        scores = held_out_scores(scaled, labels, folds, penalty, ~is_error, advance)
+        likelihood = float(log_softmax(scores, axis=1)[np.arange(len(labels)), labels].sum())
+        if likelihood > best:
+            best, settings, probabilities = likelihood, (scaled, penalty), softmax(scores, axis=1)
+    trusted = trusted_rows(find_label_errors(probabilities, labels).is_error, labels)
+    scaled, penalty = settings
+    folds = split_folds(labels, groups, seed=1)
+    result: NDArray[np.float64] = softmax(held_out_scores(scaled, labels, folds, penalty, trusted, advance), axis=1)
+    return result
+
+
+def held_out_scores(
+    joint: JointStates,
+    labels: NDArray[np.integer[Any]],
+    folds: NDArray[np.int64],
+    penalty: float,
+    trusted: NDArray[np.bool_],
+    advance: Callable[[int], None],
+) -> NDArray[np.float64]:
+    """Raw scores of each fold's rows by label vectors fitted on the trusted rows of the other folds: (rows, labels)."""
+    scores = np.zeros((len(labels), len(joint.words)))
+    for fold in range(FOLDS):
+        held_out, fitted = folds == fold, (folds != fold) & trusted
+        if held_out.any():
+            vectors, _ = fit_label_vectors(joint.states[fitted], labels[fitted], joint.words, joint.centre, penalty)
+            scores[held_out] = vectors.scores(joint.states[held_out])
+        advance(1)
+    return scores
+
+
+def split_folds(labels: NDArray[np.integer[Any]], groups: NDArray[np.integer[Any]], seed: int) -> NDArray[np.int64]:
+    """Each row's fold, (rows,): the rows of a label are dealt out in turn, in random order; a group stays together."""
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    order = np.random.default_rng(seed).permutation(len(first))
+    order = order[np.argsort(labels[first][order], kind="stable")]  # of groups, by the labels of their first rows
+    folds = np.empty(len(first), dtype=np.int64)
+    folds[order] = np.arange(len(first)) % FOLDS
+    return folds[group]
+
+
+def trusted_rows(is_error: NDArray[np.bool_], labels: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    """The rows without errors, (rows,); all rows of a label that would lose more than half."""
+    lost = np.bincount(labels, is_error) > np.bincount(labels) / 2  # (labels,)
+    return ~is_error | lost[labels]

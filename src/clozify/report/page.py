@@ -82,7 +82,7 @@ def _thousands(number: float) -> str:
 
 
 def _signed(number: float) -> str:
-    """`+1.2`, or `−1.2` with a minus sign as wide as the plus."""
+    """`+1.2` or, with a minus sign as wide as the plus, `-1.2`."""
     return f"{number:+.1f}".replace("-", "\u2212")
 
 

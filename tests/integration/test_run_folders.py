@@ -191,7 +191,8 @@ def test_whatever_is_damaged_in_a_run_is_made_again(run, files, how):
         damage(path, how)
     messages = []
     assert run(log=messages.append) == metrics
-    assert sum("is damaged" in message for message in messages) == 7  # 4 members, 2 classifiers, the untrained pairs
+    jobs = 7 + (folder / "wrong_rows.json").exists()  # 4 members, 2 classifiers, the untrained pairs; explanations
+    assert sum("is damaged" in message for message in messages) == jobs
     for path in damaged:
         if path.name in ("test.npy", "unlabeled.npy", "model.safetensors", "labels.parquet", "metrics.json"):
             assert path.read_bytes() == before[path], path
@@ -207,6 +208,7 @@ def test_whatever_is_damaged_in_a_run_is_made_again(run, files, how):
         ("ensemble.json", ["report", "suggest"]),
         ("members/*/unlabeled.npy", ["suggest"]),
         ("members/*/member.json", ["report"]),
+        ("wrong_rows.json", ["report"]),
     ],
 )
 def test_a_damaged_file_of_a_finished_run_is_named(finished_copy, files, name, uses, how):

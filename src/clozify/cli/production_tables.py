@@ -32,25 +32,29 @@ def show_explanations(console: Console, result: Explanations) -> None:
     for explanation in result.rows:
         console.print(_heading(explanation))
         if not any(word.read for word in explanation.words):
-            console.print(Padding(Text("No word was left out: the model reads none.", style="dim"), (0, 0, 0, 2)))
+            console.print(_indented(Text("No word was left out: the model reads none.", style="dim")))
         elif in_colours:
             _show_coloured(console, explanation)
         else:
             _show_strongest(console, explanation)
         console.print()
     if in_colours:
+        legend = Text.assemble((" Blue ", FOR_STYLES[1]), " speaks for the label, ")
+        legend.append(" orange and underlined ", AGAINST_STYLES[1])
+        legend.append(" against it. A number is what the word adds to the label's log-odds.")
+        console.print(legend)
+    elif any(explanation.words for explanation in result.rows):
         console.print(
-            Text.assemble(
-                (" blue ", FOR_STYLES[1]),
-                " speaks for the label, ",
-                (" orange and underlined ", AGAINST_STYLES[1]),
-                " against it. ",
+            Text(
+                "effect: what the word adds to the label's log-odds; without: the label's probability if the word is "
+                "left out; against X: what the word adds to the label's log-probability minus that of X."
             )
-            + Text("A number is what the word adds to the label's log-odds.", style="dim")
         )
-    else:
-        console.print(Text("effect: what the word adds to the label's log-odds; without: its probability without it."))
     show_warnings(console, result.warnings)
+
+
+def _indented(content: Text | Table) -> Padding:
+    return Padding(content, (0, 0, 0, 2), expand=False)
 
 
 def _heading(explanation: Explanation) -> Text:
@@ -79,14 +83,14 @@ def _show_coloured(console: Console, explanation: Explanation) -> None:
                 styles = FOR_STYLES if word.effect > 0 else AGAINST_STYLES
                 shown.stylize(styles[level - 1], word.start, word.end)
         if text:
-            console.print(Padding(shown, (0, 0, 0, 2)))
+            console.print(_indented(shown))
     line = Text()
     for name, sign in (("for", 1), ("against", -1)):
         named = [word for word in explanation.strongest(len(explanation.words)) if word.effect * sign > 0][:MAX_NAMED]
         if named:
             line.append(("   " if line else "") + f"{name}: ", style="dim")
             line.append(", ".join(f"{word.text} {word.effect:+.2f}" for word in named))
-    console.print(Padding(line, (0, 0, 0, 2)))
+    console.print(_indented(line))
 
 
 def _show_strongest(console: Console, explanation: Explanation) -> None:
@@ -100,7 +104,7 @@ def _show_strongest(console: Console, explanation: Explanation) -> None:
         if word.against_runner_up is not None:
             cells.append(f"{word.against_runner_up:+.2f}")
         table.add_row(Text(word.text), *cells)
-    console.print(Padding(table, (0, 0, 0, 2)))
+    console.print(_indented(table))
 
 
 def show_drift(console: Console, result: DriftReport) -> None:

@@ -81,8 +81,8 @@ def explain(
       is explained, or the likeliest where none is.
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `rows`: explain the first rows only.
-    - `max_parts`: how often a row is scored at most, besides once as a whole: in a row with more words, words next to
-      each other are left out together.
+    - `max_parts`: how many times something is left out of a row at most. In a row with more words, words next to each
+      other are left out together, and then single words where that moved the label most.
     """
     for name, value in (("rows", rows), ("max_parts", max_parts)):
         if value is not None and value < 1:
@@ -94,7 +94,8 @@ def explain(
     loaded = load_rows(data, finished.task, column_mapping)
     explained = loaded if rows is None or rows >= len(loaded) else loaded.select(range(rows))
     read = _read_lengths(finished, explained)
-    occlusions = occlude_rows(explained, finished.probabilities, read, max_parts)
+    chosen = None if label is None else [labels.index(label)] * len(explained)
+    occlusions = occlude_rows(explained, finished.probabilities, read, chosen, max_parts)
     explanations = [
         _explanation(finished, row_id, occlusion, index)
         for row_id, occlusion in zip(explained.ids(), occlusions, strict=True)
@@ -169,8 +170,8 @@ def _limits(occlusions: list[Occlusion], max_parts: int) -> list[str]:
     if grouped := sum(occlusion.grouped for occlusion in occlusions):
         rows = "1 row has" if grouped == 1 else f"{grouped:,} rows have"
         sentences.append(
-            f"{rows} more than {max_parts} words: words next to each other were left out together; --parts sets the "
-            "number of parts."
+            f"{rows} more than {max_parts} words: where they move the label little, words next to each other were left "
+            "out together; --parts sets the number."
         )
     if cut := sum(any(not part.read for part in occlusion.parts) for occlusion in occlusions):
         rows = "1 row is" if cut == 1 else f"{cut:,} rows are"

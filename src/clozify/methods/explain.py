@@ -106,38 +106,108 @@ def occlude_rows(
     rows: Rows,
     probabilities: Callable[[Rows], NDArray[np.float64]],
     read_lengths: Mapping[str, NDArray[np.int64]] | None = None,
+    labels: Sequence[int] | None = None,
     max_parts: int = MAX_PARTS,
 ) -> list[Occlusion]:
     """Score every row without each of its parts; all variants of a row are scored together.
 
     `probabilities` returns those of the labels, (rows, labels). `read_lengths` are the characters of each field that
-    the model reads, (rows,) each; what comes after is neither left out nor scored.
+    the model reads, (rows,) each; what comes after is neither left out nor scored. A row with more than `max_parts`
+    words is scored in two steps: without parts of several words, then without single words of the parts that move its
+    label most. `labels` are those of the rows; by default the likeliest.
     """
-    task, plans = rows.task, list[tuple[dict[str, str], list[Part], list[Part]]]()
-    columns = {field: rows.texts(field) for field in task.fields}
+    fields = rows.task.fields
+    columns, plans = {field: rows.texts(field) for field in fields}, list[_Plan]()
     for index in range(len(rows)):
-        texts = {field: columns[field][index] for field in task.fields}
-        read = {field: None if read_lengths is None else int(read_lengths[field][index]) for field in task.fields}
-        words = [part for field in task.fields for part in split_words(texts[field], field, read[field])]
-        plans.append((texts, group_parts([p for p in words if p.read], max_parts), words))
+        texts = {field: columns[field][index] for field in fields}
+        read = {field: None if read_lengths is None else int(read_lengths[field][index]) for field in fields}
+        words = [part for field in fields for part in split_words(texts[field], field, read[field])]
+        plans.append(_Plan(texts, words, rows.task.multilabel))
     occlusions = []
     for start in range(0, len(plans), SCORED_TOGETHER):
         chunk = plans[start : start + SCORED_TOGETHER]
-        variants = [occluded_texts(_read_texts(texts, words), parts) for texts, parts, words in chunk]
-        flat = {field: [texts[field] for row in variants for texts in row] for field in task.fields}
-        scored = probabilities(make_rows(flat, task, rows.source))
-        of_rows = np.split(scored, np.cumsum([len(row) for row in variants])[:-1])
-        for (texts, parts, words), values in zip(chunk, of_rows, strict=True):
-            unread = [part for part in words if not part.read]
-            grouped = len(parts) + len(unread) < len(words)
-            occlusions.append(Occlusion(texts, (*parts, *unread), values, grouped))
+        parts = [plan.first_parts(max_parts) for plan in chunk]
+        scored = _score_variants(rows, chunk, parts, probabilities)
+        of_rows = [None] * len(chunk) if labels is None else labels[start : start + SCORED_TOGETHER]
+        words = [plan.second_parts(*row, max_parts) for plan, *row in zip(chunk, parts, scored, of_rows, strict=True)]
+        grouped = [index for index, of_row in enumerate(words) if of_row]
+        if grouped:
+            again = _score_variants(rows, [chunk[i] for i in grouped], [words[i] for i in grouped], probabilities)
+            for index, values in zip(grouped, again, strict=True):
+                parts[index], scored[index] = _replace_parts(parts[index], scored[index], words[index], values)
+        occlusions += [plan.occlusion(*row) for plan, *row in zip(chunk, parts, scored, strict=True)]
     return occlusions
 
 
-def _read_texts(texts: Texts, words: Sequence[Part]) -> dict[str, str]:
-    """The texts up to the last word that is read: a model must not read further because a word is left out."""
-    ends = {part.field: part.end for part in words if part.read}
-    return {field: text[: ends.get(field, 0)] for field, text in texts.items()}
+@dataclass(frozen=True)
+class _Plan:
+    """A row's texts and words, and whether it may have several labels."""
+
+    texts: Texts
+    words: list[Part]
+    multilabel: bool
+
+    @property
+    def read_words(self) -> list[Part]:
+        return [word for word in self.words if word.read]
+
+    @property
+    def read_texts(self) -> dict[str, str]:
+        """The texts up to the last word that is read: a model must not read further because a word is left out."""
+        ends = {word.field: word.end for word in self.read_words}
+        return {field: text[: ends.get(field, 0)] for field, text in self.texts.items()}
+
+    def first_parts(self, most: int) -> list[Part]:
+        """All words, or half as many parts as may be left out."""
+        words = self.read_words
+        return words if len(words) <= most else group_parts(words, most // 2)
+
+    def second_parts(
+        self, parts: Sequence[Part], probabilities: NDArray[np.float64], label: int | None, most: int
+    ) -> list[Part]:
+        """The words of the parts that move the label most, as many as may still be left out."""
+        label = int(probabilities[0].argmax()) if label is None else label
+        odds = label_log_odds(probabilities, label, self.multilabel)
+        words, chosen = self.read_words, list[Part]()
+        for index in np.argsort(-np.abs(odds[0] - odds[1:]), kind="stable").tolist():
+            of_part = [word for word in words if _is_within(word, parts[index])]
+            if len(of_part) > 1 and len(parts) + len(chosen) + len(of_part) <= most:
+                chosen += of_part
+        return chosen
+
+    def occlusion(self, parts: Sequence[Part], probabilities: NDArray[np.float64]) -> Occlusion:
+        """The result of the row."""
+        unread = [word for word in self.words if not word.read]
+        return Occlusion(self.texts, (*parts, *unread), probabilities, len(parts) < len(self.read_words))
+
+
+def _score_variants(
+    rows: Rows,
+    plans: Sequence[_Plan],
+    parts: Sequence[Sequence[Part]],
+    probabilities: Callable[[Rows], NDArray[np.float64]],
+) -> list[NDArray[np.float64]]:
+    """For each row the probabilities of the labels for the whole of it and without each part: (1 + parts, labels)."""
+    variants = [occluded_texts(plan.read_texts, of_row) for plan, of_row in zip(plans, parts, strict=True)]
+    columns = {field: [texts[field] for of_row in variants for texts in of_row] for field in rows.task.fields}
+    scored = probabilities(make_rows(columns, rows.task, rows.source))
+    return np.split(scored, np.cumsum([len(of_row) for of_row in variants])[:-1])
+
+
+def _replace_parts(
+    parts: Sequence[Part], scored: NDArray[np.float64], words: Sequence[Part], scored_words: NDArray[np.float64]
+) -> tuple[list[Part], NDArray[np.float64]]:
+    """The parts and their probabilities, with words in place of the parts that they belong to."""
+    kept = [index for index, part in enumerate(parts) if not any(_is_within(word, part) for word in words)]
+    every = [*(parts[index] for index in kept), *words]
+    values = np.concatenate([scored[[0]], scored[[index + 1 for index in kept]], scored_words[1:]])
+    fields = list(dict.fromkeys(part.field for part in parts))
+    order = sorted(range(len(every)), key=lambda index: (fields.index(every[index].field), every[index].start))
+    return [every[index] for index in order], values[[0, *(index + 1 for index in order)]]
+
+
+def _is_within(word: Part, part: Part) -> bool:
+    return word.field == part.field and part.start <= word.start < part.end
 
 
 def occlusion_effects(probabilities: NDArray[Any], label: int, multilabel: bool = False) -> Effects:

@@ -6,6 +6,7 @@ The report reads a run's folder only and loads no model, so the words that moved
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from clozify.data.decision import Decision
 from clozify.data.rows import Rows
+from clozify.gpu.options import GpuOptions
 from clozify.methods.explain import Occlusion, occlude_rows
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.classifier import Classifier, load_classifier
@@ -28,8 +30,9 @@ from clozify.runs.worker import Worker
 from clozify.utils.checked_files import read_record
 
 KIND = "explanations"
-MAX_ROWS, MAX_PARTS = 12, 24  # errors that are explained, and parts of each that are left out in turn
-MAX_WORK = 1e12  # tokens x parameters on a CPU: a few seconds; rows beyond are not explained
+MAX_ROWS, MAX_PARTS = 12, 20  # errors that are explained, and parts of each that are left out in turn
+MAX_WORK = 3e11  # tokens x parameters on a CPU: a few seconds; rows beyond are not explained
+INT8_WORK = 1 / 3  # of a token in int8, where one in float32 is 1
 
 
 def explain_errors(run: Run) -> None:
@@ -70,6 +73,7 @@ def _make_job(run: Run) -> ExplainJob | None:
         labels=labels,
         texts=test.digest,
         limits=[MAX_PARTS, MAX_WORK],
+        **GpuOptions.from_recipe(run.plan.recipe).numerics(run.context.device),
     )
     return ExplainJob("explaining errors", key, classifier, rows, labels)
 
@@ -90,8 +94,11 @@ class ExplainJob:
         plan, started = worker.plan, time.monotonic()
         assert plan.test is not None
         with worker.folder.reading("classifiers", self.classifier) as path:
-            classifier = load_classifier(path / "model", worker.context.device)
-        occlusions = _occlude(classifier, plan.test.select(self.rows).with_task(classifier.task))
+            device = worker.context.device
+            in_int8 = GpuOptions.from_recipe(plan.recipe).scores_in_int8(device)
+            classifier = load_classifier(path / "model", device, "auto" if in_int8 else "float32")
+        rows = plan.test.select(self.rows).with_task(classifier.task)
+        occlusions = _occlude(classifier, rows, self.labels)
         explained = [
             ExplainedRow(row=row, label=plan.task.labels[label], parts=_parts(occlusion, label, plan.task.multilabel))
             for row, label, occlusion in zip(self.rows, self.labels, occlusions, strict=False)
@@ -102,7 +109,7 @@ class ExplainJob:
         return JobResult(f"{len(explained)} test rows  in {time.monotonic() - started:.1f} s")
 
 
-def _occlude(classifier: Classifier, rows: Rows) -> list[Occlusion]:
+def _occlude(classifier: Classifier, rows: Rows, labels: Sequence[int]) -> list[Occlusion]:
     """The effects of the rows' words; on a CPU, of as many rows as `MAX_WORK` allows."""
     task, device = rows.task, classifier.device.type
     decision = Decision(task.labels, (0.5,) * len(task.labels) if task.multilabel else None)
@@ -112,14 +119,16 @@ def _occlude(classifier: Classifier, rows: Rows) -> list[Occlusion]:
         return decision.probabilities(np.concatenate(chunks))
 
     if device == "cpu":
-        parameters = sum(p.numel() for name, p in classifier.encoder.named_parameters() if "embeddings" not in name)
-        work = np.cumsum(classifier.encode(rows).lengths * (1.0 + MAX_PARTS) * parameters)
+        weights = classifier.encoder.state_dict().items()  # in int8 they are no parameters
+        parameters = sum(tensor.numel() for name, tensor in weights if "embeddings" not in name)
+        factor = INT8_WORK if classifier.precision == "int8" else 1.0
+        work = np.cumsum(classifier.encode(rows).lengths * (1.0 + MAX_PARTS) * parameters * factor)
         rows = rows.select(np.arange(int((work <= MAX_WORK).sum())))
     if not len(rows):
         return []
     texts = {field: rows.texts(field) for field in task.fields}
     read = read_lengths(classifier.tokenizer, [classifier.template], classifier.max_length, texts)
-    return occlude_rows(rows, probabilities, read, MAX_PARTS)
+    return occlude_rows(rows, probabilities, read, labels[: len(rows)], MAX_PARTS)
 
 
 def _parts(occlusion: Occlusion, label: int, multilabel: bool) -> list[ExplainedPart]:

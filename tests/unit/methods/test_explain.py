@@ -156,8 +156,26 @@ def test_parts_of_long_rows_have_several_words_of_one_field():
     (occlusion,) = occlude_rows(
         made("one two three four five"), lambda rows: np.full((len(rows), 3), 1 / 3), max_parts=2
     )
-    assert words_of(occlusion) == ["one two three", "four five"]
+    assert words_of(occlusion) == ["one two three four five"]
     assert occlusion.grouped
+
+
+def test_of_long_rows_the_words_of_the_strongest_parts_are_left_out_alone():
+    """Sixteen words, ten scores: parts of four words, and the four words of the part with 'good'."""
+    text = " ".join(f"w{n}" for n in range(9)) + " good " + " ".join(f"w{n}" for n in range(10, 16))
+    calls = []
+
+    def probabilities(rows):
+        calls.append(len(rows))
+        return softmax(additive_scores(rows), axis=1)
+
+    (occlusion,) = occlude_rows(made(text), probabilities, max_parts=10)
+    assert calls == [1 + 4, 1 + 4]
+    assert words_of(occlusion) == ["w0 w1 w2 w3", "w4 w5 w6 w7", "w8", "good", "w10", "w11", "w12 w13 w14 w15"]
+    assert occlusion.effects(2).against_runner_up == pytest.approx([0, 0, 0, 2.0, 0, 0, 0])
+    assert occlusion.grouped
+    (other,) = occlude_rows(made(text + " bad"), probabilities, labels=[0], max_parts=10)
+    assert "bad" in words_of(other)
 
 
 @pytest.mark.parametrize(

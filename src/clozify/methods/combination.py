@@ -119,9 +119,9 @@ def fit_weights(teachers: Sequence[Votes]) -> list[TeacherWeight]:
     shares = softmax(combine_votes([teacher.scores for teacher in calibrated], weights), axis=-1).mean(axis=0)
     knowledge = np.array([weight.weight * weight.coverage for weight in weights])
     final = []
-    for teacher, known in zip(teachers, knowledge, strict=True):
+    for teacher, own in zip(teachers, knowledge, strict=True):
         offsets = label_offsets(teacher, shares)
-        factor = min(1.0, ENOUGH * (knowledge.sum() - known) / max(known, 1e-9))
+        factor = min(1.0, ENOUGH * (knowledge.sum() - own) / max(own, 1e-9))
         final.append(tuple(tuple(factor * offset for offset in of_voter) for of_voter in offsets))
     calibrated = [add_offsets(teacher, offsets) for teacher, offsets in zip(teachers, final, strict=True)]
     fitted = _fit(calibrated)

@@ -8,6 +8,9 @@ import pytest
 import clozify
 from clozify.data.in_memory import load_rows
 from clozify.errors import ModelError
+from clozify.pipeline.cost import estimate
+from clozify.pipeline.prepare import TrainInputs, prepare
+from clozify.runs.context import RunContext
 from tests.tiny import make_generative
 
 TASK = {
@@ -162,6 +165,15 @@ def test_a_kept_mixed_ensemble_predicts_as_it_was_measured(folder, tmp_path):
     )
     again = clozify.load_run(tmp_path / "run").evaluate(LABELED)
     assert again.accuracy == run.metrics.ensemble.accuracy
+
+
+def test_a_plan_counts_the_members_of_further_models(folder):
+    task = TASK | {"teachers": [{"kind": "model", "model": str(folder("gpt2"))}]}
+    inputs = TrainInputs(
+        task, LABELED, UNLABELED, model=str(folder("llama")), student="builtin:mini", recipe="quick", settings=FEW_STEPS
+    )
+    cost = estimate(prepare(inputs), RunContext("cpu"))
+    assert (cost.members, cost.steps_a_member, cost.rows_to_score_a_member) == (4, 2, 12)
 
 
 def test_zero_shot_counts_further_models(folder):

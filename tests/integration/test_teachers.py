@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from typer.testing import CliRunner
 
 import clozify
@@ -65,7 +66,7 @@ def test_metrics_and_soft_labels_are_those_of_all_teachers(start_run, files, wit
     probabilities = np.stack(
         [result.labels.column(f"probability_{label}").to_numpy() for label in result.run.task.labels], axis=1
     )
-    expected = np.exp(combined / 2) / np.exp(combined / 2).sum(axis=1, keepdims=True)  # at the paper's temperature 2
+    expected = np.exp(combined) / np.exp(combined).sum(axis=1, keepdims=True)  # at temperature 1
     np.testing.assert_allclose(probabilities, expected, atol=1e-5)
 
 
@@ -80,9 +81,18 @@ def test_a_run_that_resumes_asks_no_teacher_again_and_trains_no_member_for_a_new
 
 
 def test_patterns_alone_keep_the_papers_scores(start_run, files):
-    metrics = start_run().metrics
-    assert metrics.teachers is None
-    assert "teachers" not in json.loads((files / "run" / "ensemble.json").read_text())
+    result = start_run()
+    assert result.metrics.teachers is None
+    record = json.loads((files / "run" / "ensemble.json").read_text())
+    assert "teachers" not in record
+    weights = np.array([entry["weight"] for entry in record["weights"]])
+    scores = [np.load(files / "run" / "members" / entry["member"] / "unlabeled.npy") for entry in record["weights"]]
+    mean = np.average(np.array(scores, dtype=np.float64), axis=0, weights=weights if weights.any() else None)
+    expected = softmax(mean / 2, axis=1)  # at the paper's temperature 2
+    for index, label in enumerate(result.run.task.labels):
+        np.testing.assert_allclose(
+            result.labels.column(f"probability_{label}").to_numpy(), expected[:, index], atol=1e-6
+        )
 
 
 def test_ipet_draws_rows_by_all_teachers(start_run):

@@ -3,17 +3,20 @@
 Patterns alone are combined as in the paper (`methods/ensemble.py`). With other teachers, a model's patterns are one
 teacher with the paper's scores s_M, and every teacher's scores become log-probabilities that say as much as it knows:
 
-1. s(l | x) = sum_t w_t log softmax(s_t / tau_t)(l) over the teachers that vote on x. tau_t is the temperature for which
-   the mean probability of the labels that t votes for is its accuracy a_t. w_t = rho_t b_t with b = (|L| a - 1) /
-   (|L| - 1), which is 0 for a teacher that guesses and 1 if all is right.
-2. a_t by expectation maximisation (Dawid and Skene, 1979, with one parameter a teacher: errors fall on all other labels
-   alike). z = softmax(s without t and its copies) of the label that t votes for in x is what the others think of the
-   vote. It is right with the probability a z / (a z + (1 - a) (1 - z) / (|L| - 1)), and a_t is the mean of that over
-   its votes and m votes with the prior accuracy, 0.85.
+1. s(l | x) = sum_t w_t log softmax((s_t + o_t) / tau_t)(l) over the teachers that vote on x. tau_t is the temperature
+   for which the mean probability of the labels that t votes for is its accuracy a_t. w_t = rho_t b_t with
+   b = (|L| a - 1) / (|L| - 1), which is 0 for a teacher that guesses and 1 if all is right.
+2. a_t maximises the likelihood of t's votes (the model of Dawid and Skene, 1979, with one parameter a teacher: errors
+   fall on all other labels alike). If z is the probability of the label that t votes for in the opinion of the others,
+   without copies of t and with w = rho, the vote has the likelihood a z + (1 - a) (1 - z) / (|L| - 1). The prior is
+   0.85 and counts as twenty votes. All a_t are fitted again until nothing changes.
 3. Patterns of a model that agree beyond chance with kappa (Cohen, 1960; the mean over pairs of patterns) have the prior
    b = sqrt(0.6 kappa), since some of their errors are shared, and it counts as one more vote for each row.
 4. On T, c_t of n_t votes are right: a_t becomes (c_t + 10 a_t) / (n_t + 10).
-5. Teachers that repeat each other agree more than their accuracies explain. With M_tu = (|L| A_tu - 1) / (|L| - 1) for
+5. o_t corrects for labels that a teacher with scores prefers in any row: first log(1 / |L|) less the log of its mean
+   probabilities, then log pi less the same, where pi is the mean of softmax(s) from the first. It is multiplied with
+   min(1, 4 times the sum of w_u c_u over the others, divided by w_t c_t), with the fraction c of rows that have a vote.
+6. Teachers that repeat each other agree more than their accuracies explain. With M_tu = (|L| A_tu - 1) / (|L| - 1) for
    the fraction A_tu of common rows on which they agree, r_tu = (M_tu - b_t b_u) / (1 - b_t b_u), at least 0; copies
    have 1. The share rho_t is 1, and less for a teacher that repeats others: copies together have 1.
 """
@@ -40,7 +43,7 @@ HIGHEST_ACCURACY = 0.97  # no teacher is believed more than that
 RANGE = float(np.log(1e4))  # a label is at most that much less likely than the best one, before scaling
 TEMPERATURES = (1e-2, 1e3)
 INFORMATIVE = 0.6  # of the agreement of two patterns of a model
-ENOUGH = 4  # times what others know of the labels has to exceed what a teacher knows, to calibrate it
+ENOUGH = 4  # o_t is whole where the others know a quarter of what t knows
 FEWEST_COMMON_ROWS = 10  # on which two teachers vote, to compare them
 ITERATIONS, TOLERANCE = 50, 1e-3
 SMALLEST_COPY = 0.01  # below that, a teacher is no copy
@@ -116,9 +119,9 @@ def fit_weights(teachers: Sequence[Votes]) -> list[TeacherWeight]:
     shares = softmax(combine_votes([teacher.scores for teacher in calibrated], weights), axis=-1).mean(axis=0)
     knowledge = np.array([weight.weight * weight.coverage for weight in weights])
     final = []
-    for teacher, known in zip(teachers, knowledge, strict=True):
+    for teacher, own in zip(teachers, knowledge, strict=True):
         offsets = label_offsets(teacher, shares)
-        factor = min(1.0, ENOUGH * (knowledge.sum() - known) / max(known, 1e-9))
+        factor = min(1.0, ENOUGH * (knowledge.sum() - own) / max(own, 1e-9))
         final.append(tuple(tuple(factor * offset for offset in of_voter) for of_voter in offsets))
     calibrated = [add_offsets(teacher, offsets) for teacher, offsets in zip(teachers, final, strict=True)]
     fitted = _fit(calibrated)

@@ -26,6 +26,7 @@ from clozify.models.task_prompts import compile_task
 from clozify.pipeline.augmentation import Augmented, join_paraphrases, make_augmenter, select_fraction
 from clozify.pipeline.folds import estimate_folds, estimate_pairs, make_folds
 from clozify.pipeline.generations import choose_generation_teachers, generation_indices, members_to_score
+from clozify.pipeline.other_models import other_models
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.pipeline.semi_supervised import SemiSupervised
 from clozify.prompts.encode import EncodedRows
@@ -107,19 +108,20 @@ def _estimate(plan: Plan, context: RunContext) -> CostEstimate:
         return _estimate_semi_supervised(plan, context)
     if plan.method == "frozen":
         return _estimate_frozen(plan, context)
-    generations = generation_costs(plan)
-    members = sum(generation.members for generation in generations)
-    member_steps = sum(generation.members * generation.steps for generation in generations)
-    rows_to_score = sum(generation.rows_to_score(plan) for generation in generations)
+    own = _members_cost(plan, context)
+    of_models = [own, *(_members_cost(plan.with_model(entry.model), context) for entry in other_models(plan.task))]
+    members = sum(of_model.members for of_model in of_models)
+    rows_to_score = sum(of_model.rows_to_score for of_model in of_models)
     supervised = plan.method == "supervised"
     classifiers = plan.recipe.repetitions if supervised or plan.is_distilled else 0
     section = plan.recipe.supervised if supervised else plan.recipe.distill
     training_rows = plan.labeled if supervised or plan.unlabeled is None else plan.unlabeled
     classifier_steps = section.steps(len(training_rows)) if classifiers else 0
-    member = time_member(plan, context) if members else MemberTiming(0.0, 0.0, 0)
+    member = own.timing
     classifier = time_classifier(plan, context, training_rows) if classifiers else ClassifierTiming(0.0, 0)
-    kept_models = 1 if classifiers else plan.member_pairs * plan.recipe.repetitions
-    weights = kept_models * (classifier.parameters if classifiers else member.parameters)
+    weights = classifier.parameters
+    if not classifiers:
+        weights = plan.member_pairs * plan.recipe.repetitions * sum(of.timing.parameters for of in of_models)
     scores = (rows_to_score + classifiers * _count(plan.test)) * len(plan.task.labels)
     folds, estimates = len(make_folds(plan)), len(estimate_folds(plan)) * (1 if supervised else estimate_pairs(plan))
     fold_seconds = classifier_steps * classifier.step_seconds
@@ -128,19 +130,43 @@ def _estimate(plan: Plan, context: RunContext) -> CostEstimate:
         fold_seconds = steps * member.step_seconds + len(plan.labeled) * member.row_seconds
     return CostEstimate(
         members=members,
-        steps_a_member=round(member_steps / max(1, members)),
+        steps_a_member=round(sum(of_model.steps for of_model in of_models) / max(1, members)),
         rows_to_score_a_member=round(rows_to_score / max(1, members)),
         classifiers=classifiers,
         steps_a_classifier=classifier_steps,
         disk_mib=_float32_mib(scores + weights),
         seconds=round(
-            member_steps * member.step_seconds
-            + rows_to_score * member.row_seconds
+            sum(of_model.seconds for of_model in of_models)
             + classifiers * classifier_steps * classifier.step_seconds
             + (folds + estimates) * fold_seconds
         ),
         threshold_models=folds or None,
         estimate_models=estimates or None,
+    )
+
+
+@dataclass(frozen=True)
+class MembersCost:
+    """The members of a language model, all generations together."""
+
+    members: int
+    steps: int
+    rows_to_score: int
+    timing: MemberTiming
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training and scoring."""
+        return self.steps * self.timing.step_seconds + self.rows_to_score * self.timing.row_seconds
+
+
+def _members_cost(plan: Plan, context: RunContext) -> MembersCost:
+    generations = generation_costs(plan)
+    return MembersCost(
+        members=sum(generation.members for generation in generations),
+        steps=sum(generation.members * generation.steps for generation in generations),
+        rows_to_score=sum(generation.rows_to_score(plan) for generation in generations),
+        timing=time_member(plan, context) if generations else MemberTiming(0.0, 0.0, 0),
     )
 
 

@@ -42,13 +42,17 @@ class SoftLabels:
 
 
 def write_soft_labels(
-    run: Run, members: Sequence[Member], weights: Sequence[float], decision: Decision, temperature: float
+    run: Run, members: Sequence[Member], weights: Sequence[float], decision: Decision, temperature: float | None = None
 ) -> SoftLabels:
-    """Combine the members' scores of the unlabelled rows into soft labels; `weights` has one for each member."""
+    """Combine the members' scores of the unlabelled rows into soft labels; `weights` has one for each member.
+
+    Without a `temperature` it is the recipe's.
+    """
     import pyarrow.parquet as pq
 
     plan, folder = run.plan, run.folder
     assert plan.unlabeled is not None
+    temperature = plan.recipe.distill.temperature if temperature is None else temperature
     key = job_key(
         "soft labels", members=[member.key for member in members], weights=list(weights), temperature=temperature
     )

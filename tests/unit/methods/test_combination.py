@@ -1,5 +1,7 @@
 """Votes of several teachers combined, on made-up votes whose truth is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -15,12 +17,14 @@ from clozify.methods.combination import (
     Prior,
     TeacherWeight,
     Votes,
+    add_offsets,
     combine_votes,
     fit_accuracy,
     fit_temperature,
     fit_weights,
     hard_votes,
     kappa,
+    label_offsets,
     log_probabilities,
     score_gaps,
 )
@@ -111,13 +115,10 @@ def test_a_rule_is_as_good_as_it_is_where_the_patterns_miss_its_label(truth):
 
 def test_the_fitted_accuracy_is_the_most_likely_one():
     z = np.random.default_rng(0).dirichlet(np.ones(LABELS), size=200)[:, 0]
-    prior, grid = Prior(0.7, 30), np.linspace(1 / LABELS, HIGHEST_ACCURACY, 5000)
-
-    def likelihood(a):
-        votes = sum(np.log(a * value + (1 - a) * (1 - value) / (LABELS - 1)) for value in z)
-        return votes + 30 * (0.7 * np.log(a) + 0.3 * np.log(1 - a))
-
-    assert fit_accuracy(z, prior, LABELS) == pytest.approx(max(grid, key=likelihood), abs=1e-3)
+    prior, grid = Prior(0.7, 30), np.linspace(1 / LABELS, HIGHEST_ACCURACY, 1000)
+    votes = np.log(grid[:, None] * z + (1 - grid[:, None]) * (1 - z) / (LABELS - 1)).sum(axis=1)
+    likelihood = votes + 30 * (0.7 * np.log(grid) + 0.3 * np.log(1 - grid))
+    assert fit_accuracy(z, prior, LABELS) == pytest.approx(grid[likelihood.argmax()], abs=1e-3)
     assert fit_accuracy(np.full(50, 1 / LABELS), prior, LABELS) == pytest.approx(0.7, abs=1e-3)
     assert fit_accuracy(np.zeros(500), prior, LABELS) == 1 / LABELS
     assert fit_accuracy(np.ones(500), prior, LABELS) == HIGHEST_ACCURACY
@@ -154,6 +155,52 @@ def test_patterns_are_believed_more_than_a_single_other_teacher_that_guesses(tru
     assert (combined.argmax(axis=1) == truth).mean() > (ensemble.argmax(axis=1) == truth).mean() - 0.005
 
 
+def biased_patterns(truth, seed=5):
+    """Three patterns that hardly ever choose label 2, and rules for all labels."""
+    rng = np.random.default_rng(seed)
+    patterns = [rng.normal(size=(len(truth), LABELS)) for _ in range(3)]
+    for scores in patterns:
+        scores[np.arange(len(truth)), truth] += 2
+        scores[:, 2] -= 3
+    rules = []
+    for label in range(LABELS):
+        fires = np.where(truth == label, rng.random(len(truth)) < 0.3, rng.random(len(truth)) < 0.02)
+        rules.append(Votes(as_scores(np.where(fires, label, -1)), (NOBODY,)))
+    return Votes(np.mean(patterns, axis=0), (NOBODY,) * 3, tuple(patterns)), rules
+
+
+@pytest.mark.parametrize("frequencies", [(0.25, 0.25, 0.25, 0.25), (0.7, 0.1, 0.1, 0.1)])
+def test_patterns_with_a_bias_are_calibrated_beside_rules_whatever_the_labels_frequencies(frequencies):
+    truth = np.random.default_rng(0).choice(LABELS, 4000, p=frequencies)
+    patterns, rules = biased_patterns(truth)
+    weights = fit_weights([patterns, *rules])
+    scores = [teacher.scores for teacher in (patterns, *rules)]
+    combined = combine_votes(scores, weights)
+    without = combine_votes(scores, [replace(weight, offsets=()) for weight in weights])
+    assert (combined.argmax(axis=1) == truth).mean() > (without.argmax(axis=1) == truth).mean() + 0.03
+    assert not any(weight.offsets for weight in weights[1:])  # votes have no labels that they prefer
+
+
+def test_offsets_give_labels_the_shares_that_a_teacher_lacks(truth):
+    patterns, _ = biased_patterns(truth)
+    shares = np.array([0.4, 0.3, 0.2, 0.1])
+    own, *of_voters = label_offsets(patterns, shares)
+    mean = softmax(patterns.scores, axis=1).mean(axis=0)
+    assert own == pytest.approx(np.log(shares / mean), abs=1e-3)
+    assert len(of_voters) == 3
+    calibrated = add_offsets(patterns, (own, *of_voters))
+    assert calibrated.voters[1] == pytest.approx(patterns.voters[1] + np.array(of_voters[1]))
+    assert label_offsets(Votes(patterns.scores[:5], (NOBODY,)), shares) == ()  # too few rows
+    assert label_offsets(Votes(as_scores(truth), (NOBODY,)), shares) == ()  # votes
+
+
+def test_beside_a_guess_patterns_with_a_bias_keep_their_labels(truth):
+    patterns, _ = biased_patterns(truth)
+    guess = as_scores(noisy(truth, 0.25, 9))
+    combined = combine_votes([patterns.scores, guess], fit_weights([patterns, Votes(guess, (NOBODY,))]))
+    assert (combined.argmax(axis=1) == patterns.scores.argmax(axis=1)).mean() > 0.97
+
+
 def test_copies_together_have_the_share_of_one_teacher(truth):
     one, two, three = (noisy(truth, 0.8, seed) for seed in range(3))
     alone = Agreement.of_votes(np.stack([one, two, three]), LABELS).shares(np.array([0.8] * 3))
@@ -185,8 +232,8 @@ def test_the_mean_probability_of_a_teachers_labels_is_its_accuracy(truth):
 def test_combined_scores_are_the_weighted_sum_of_log_probabilities():
     first, second = np.log([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), np.log([[0.3, 0.3, 0.4], [0.5, 0.4, 0.1]])
     second[1] = np.nan
-    weights = [TeacherWeight(0.8, 2.0, 0.9, 1.0), TeacherWeight(0.6, 1.0, 0.5, 0.5)]
-    expected = 0.9 * np.log(softmax(first / 2, axis=1))
+    weights = [TeacherWeight(0.8, 2.0, 0.9, 1.0, (0.5, 0.0, -1.0)), TeacherWeight(0.6, 1.0, 0.5, 0.5)]
+    expected = 0.9 * np.log(softmax((first + np.array([0.5, 0, -1])) / 2, axis=1))
     expected[0] += 0.5 * second[0]
     assert combine_votes([first, second], weights) == pytest.approx(expected)
     chunks = CombinedScores([Ensemble([first], [1.0]), second], weights).chunks(1)

@@ -61,7 +61,7 @@ def find_duplicates(fields: Sequence[Sequence[str]], min_similarity: float = MIN
     original = np.array([first_of_text[text] for text in texts], dtype=np.int64)  # the first row with the same text
     has_text = np.array([bool(text.strip()) for text in texts], dtype=bool)
     distinct = np.flatnonzero((original == np.arange(len(texts))) & has_text)
-    pairs = _similar_pairs([[normalize(column[row]) for row in distinct] for column in fields], min_similarity)
+    pairs = _similar_pairs([[normalize(column[row]) for row in distinct.tolist()] for column in fields], min_similarity)
     copies = np.flatnonzero((original != np.arange(len(texts))) & has_text)
     first = np.concatenate([distinct[pairs.first], original[copies]])
     second = np.concatenate([distinct[pairs.second], copies])
@@ -89,7 +89,7 @@ def _similar_pairs(fields: Sequence[Sequence[str]], min_similarity: float) -> _P
     rows = np.flatnonzero(lengths >= MIN_CHARACTERS)
     if len(rows) < 2:
         return empty
-    elements = [_character_sets([column[row] for row in rows]) for column in fields]
+    elements = [_character_sets([column[int(row)] for row in rows]) for column in fields]
     similar = [empty]
     for pairs in _candidates(elements, min_similarity):
         similarity = _jaccard(elements, pairs)  # (pairs,)

@@ -36,7 +36,7 @@ class ObservedLabels:
         """How many rows each label has: (labels,)."""
         labeled = self.targets[self.is_labeled]
         if self.targets.ndim == 2:
-            return labeled.sum(axis=0)
+            return np.asarray(labeled.sum(axis=0), dtype=np.int64)
         return np.bincount(labeled, minlength=len(self.names)).astype(np.int64)
 
 

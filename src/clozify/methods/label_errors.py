@@ -151,4 +151,4 @@ def split_folds(labels: NDArray[np.integer[Any]], groups: NDArray[np.integer[Any
 def trusted_rows(is_error: NDArray[np.bool_], labels: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """The rows without errors, (rows,); all rows of a label that would lose more than half."""
     lost = np.bincount(labels, is_error) > np.bincount(labels) / 2  # (labels,)
-    return ~is_error | lost[labels]
+    return np.asarray(~is_error | lost[labels])

@@ -193,14 +193,20 @@ def suggest(
     with_labeled: Annotated[
         bool, typer.Option("--with-labeled", help="Put the run's labelled rows first in the file.")
     ] = False,
+    previous: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="An earlier run with fewer labelled rows, to see what changed; repeatable."),
+    ] = None,
     method: MethodOption = None,
     mapping: MapOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose the unlabelled rows that are most useful to label next."""
+    """Choose the unlabelled rows to label next, and say what their labels will probably bring."""
     from clozify.cli.tables import show_suggestions
 
-    result = clozify.suggest(run, count, output, unlabeled, with_labeled, parse_mapping(mapping), method)
+    result = clozify.suggest(
+        run, count, output, unlabeled, with_labeled, parse_mapping(mapping), method, previous or ()
+    )
     if as_json:
         print_json(result.model_dump())
     else:

@@ -262,7 +262,7 @@ def show_plan(console: Console, cost: CostEstimate) -> None:
 
 
 def show_suggestions(console: Console, result: Suggestions) -> None:
-    """Print the rows to label next, and how to use the file."""
+    """Print the rows to label next, how to use the file, and what their labels will probably bring."""
     table = Table("id", "text", "predicted label", box=None, pad_edge=False)
     for row in result.rows:
         table.add_row(Text(str(row.id)), Text(row.text[:80]), Text(row.prediction))
@@ -274,3 +274,4 @@ def show_suggestions(console: Console, result: Suggestions) -> None:
             "--labeled. Rows left empty are ignored."
         )
     )
+    console.print(Text(" ".join(result.outlook.sentences)))

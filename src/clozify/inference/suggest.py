@@ -1,12 +1,12 @@
-"""Implements `clozify suggest`: the unlabelled rows whose labels would teach most (active learning).
+"""Implements `clozify suggest`: the unlabelled rows to label next (active learning), and what their labels will bring.
 
 Rows are chosen as `report/active_learning.py` describes, by the members' scores of the unlabelled rows; where a run
-kept none, its classifier scores the rows now and counts as one member.
+kept none, its classifier scores the rows now and counts as one member. `report/outlook.py` has the formula of the gain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from clozify.data.predictions import check_output, write_tables
 from clozify.data.rows import Rows, read_rows
 from clozify.errors import ClozifyError, DataError, RunError, quoted
 from clozify.inference.finished_run import FinishedRun
-from clozify.methods.ensemble import combine_scores
+from clozify.inference.outlook import UnlabeledScores, run_outlook
 from clozify.report.active_learning import eligible_rows, measure_informativeness, select_rows
+from clozify.report.outlook import Outlook
 from clozify.report.run import RunRecord
 from clozify.report.run_data import count_labels, reread_rows
 from clozify.report.unlabeled import unlabeled_ids
@@ -47,6 +48,7 @@ class Suggestions(Record):
     label: str  # the file's column to fill in
     members: int  # whose scores decided
     rows: list[Suggestion]
+    outlook: Outlook  # what labels for as many rows will probably bring, and whether to stop
     warnings: list[str]
 
 
@@ -58,8 +60,9 @@ def suggest(
     with_labeled: bool = False,
     column_mapping: Mapping[str, str] | None = None,
     method: str | None = None,
+    previous: Sequence[str | Path] = (),
 ) -> Suggestions:
-    """Choose the unlabelled rows to label next.
+    """Choose the unlabelled rows to label next, and estimate what their labels will bring.
 
     - `run`: a finished run's folder.
     - `count`: how many rows.
@@ -70,6 +73,8 @@ def suggest(
     - `with_labeled`: put the run's labelled rows first into the file, with their labels.
     - `column_mapping`: the column of `unlabeled` for a field, as in `{"text": "body"}`.
     - `method`: whose members decide, where the run was trained by several methods; by default the first.
+    - `previous`: folders of earlier runs of the same task with fewer labelled rows. What changed since then shows
+      whether more labels are worth it.
     """
     if count < 1:
         raise DataError(f"{count} rows cannot be suggested; ask for 1 or more.")
@@ -80,7 +85,8 @@ def suggest(
             raise DataError(f"'{path}' is there already, perhaps with labels filled in; choose another name.")
     record, warnings = RunRecord.load(find_results(Path(run), method)), list[str]()
     task = record.task
-    rows, scores, weights, decision = _load_scores(record, unlabeled, column_mapping)
+    unlabeled_scores = _load_scores(record, unlabeled, column_mapping)
+    rows, scores, weights = unlabeled_scores.rows, unlabeled_scores.scores, unlabeled_scores.weights
     taken = _read_taken_rows(record, warnings)
     labeled = _read_labeled_rows(record, warnings, with_labeled)
     label_counts = np.ones(len(task.labels), dtype=np.int64)  # not known: all the same
@@ -97,6 +103,7 @@ def suggest(
         raise DataError("No unlabelled row is left to label: every one is labelled, a test row, or empty.")
     if len(chosen) < count:
         warnings.append(f"Only {len(chosen):,} rows are not labelled yet, fewer than the {count:,} asked for.")
+    outlook = run_outlook(record, unlabeled_scores, len(chosen), [Path(folder) for folder in previous], warnings)
     selected = rows.select(chosen)
     columns = _column_names(record)
     if path is not None:
@@ -110,20 +117,21 @@ def suggest(
             Suggestion(
                 id=row_id,
                 text=" ".join(filter(None, fields)),
-                prediction=decision.name_of(combine_scores([member[[index]] for member in scores], weights)),
+                prediction=unlabeled_scores.decision.name_of(unlabeled_scores.combined(np.array([index]))),
                 uncertainty=float(informativeness.uncertainty[index]),
                 disagreement=float(informativeness.disagreement[index]),
             )
             for row_id, index, *fields in zip(selected.ids(), chosen, *texts, strict=True)
         ],
+        outlook=outlook,
         warnings=warnings,
     )
 
 
 def _load_scores(
     run: RunRecord, unlabeled: RowSource | None, column_mapping: Mapping[str, str] | None
-) -> tuple[Rows, list[NDArray[np.float32]], list[float], Decision]:
-    """The unlabelled rows, their scores by each member (or by the run's result), the members' weights, the decision."""
+) -> UnlabeledScores:
+    """The unlabelled rows with their scores by each member or, where a run kept none, by the run's result."""
     recorded = run.inputs.data.get("unlabeled")
     if unlabeled is None and recorded is None:
         raise RunError(f"The run '{run.folder}' had no unlabelled rows; name some with --unlabeled.")
@@ -134,7 +142,7 @@ def _load_scores(
         try:
             rows = reread_rows(run.inputs, "unlabeled", unlabeled_ids(run), source_rows)
             weights = [member.weight for member in run.scoring_members]
-            return rows, run.unlabeled_scores, weights, run.ensemble_decision
+            return UnlabeledScores(rows, run.unlabeled_scores, weights, run.ensemble_decision)
         except ClozifyError as error:
             if unlabeled is None:
                 hint = "If the unlabelled rows have moved or were in memory, pass them as --unlabeled."
@@ -146,8 +154,10 @@ def _load_scores(
         rows = read_rows(recorded.source, run.task, recorded.columns)
     probabilities = FinishedRun(run.folder).probabilities(rows)
     if run.task.multilabel:
-        return rows, [logit(np.clip(probabilities, 1e-7, 1 - 1e-7)).astype(np.float32)], [1.0], run.decision
-    return rows, [np.log(np.maximum(probabilities, 1e-12)).astype(np.float32)], [1.0], run.decision
+        scores: NDArray[np.float32] = logit(np.clip(probabilities, 1e-7, 1 - 1e-7)).astype(np.float32)
+    else:
+        scores = np.log(np.maximum(probabilities, 1e-12)).astype(np.float32)
+    return UnlabeledScores(rows, [scores], [1.0], run.decision, by_result=True)
 
 
 def _read_taken_rows(run: RunRecord, warnings: list[str]) -> list[Rows]:

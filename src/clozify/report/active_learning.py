@@ -1,9 +1,17 @@
-"""Active learning: how informative a label for each unlabelled row would be, and which rows to label next.
+"""Active learning: how uncertain the ensemble is about each unlabelled row, and which rows to label next.
 
-With H the entropy in units of log |L|, and p the mean of the members' probabilities p_m by their weights, the
-uncertainty of a row is H(p) and its disagreement H(p) - mean of H(p_m), which is 0 where all members agree (query by
-committee). A row's informativeness is the sum of both; with a single member it is the uncertainty. Where rows may have
-several labels, H is the mean over the labels of the entropy of having it or not, in units of log 2.
+With q the ensemble's probabilities, the uncertainty of a row is 1 - (q1 - q2): one minus the margin between its two
+highest probabilities. Rows are selected one at a time, each time the one with the highest
+
+    uncertainty / sqrt(1 + n_l)
+
+where n_l is how many rows have the row's predicted label l, labelled or selected so far; labels without any row come
+first. Rows that are worded like a selected one are skipped. Where rows may have several labels, the uncertainty is the
+mean over the labels of 1 - |2 q_l - 1|.
+
+The members' disagreement is shown, but does not decide: H(p) - mean of H(p_m), with H the entropy in units of log |L|
+and p the mean of the members' probabilities p_m by their weights (query by committee); where rows may have several
+labels, H is the mean over the labels of the entropy of having it or not, in units of log 2.
 """
 
 from __future__ import annotations
@@ -22,21 +30,17 @@ from clozify.methods.ensemble import combine_scores
 CANDIDATES_PER_LABEL = 50  # at least; never fewer than the rows to select
 LIKELIEST_ROWS = 5  # for each label, in case no row is predicted as it
 COMPARED_CHARACTERS = 1_000  # of each text
+ALIKE = 0.5  # cosine of two texts' TF-IDF vectors from which on they are worded alike
 
 
 @dataclass(frozen=True)
 class Informativeness:
-    """The members' predictions for every unlabelled row, each array (rows,)."""
+    """What the members' scores say about every unlabelled row, each array (rows,)."""
 
     predicted: NDArray[np.int64]  # by the ensemble: the label with the highest score
     uncertainty: NDArray[np.float64]
     disagreement: NDArray[np.float64]
     likeliest: NDArray[np.int64] | None = None  # (labels, some): the rows with the highest probability of each label
-
-    @property
-    def total(self) -> NDArray[np.float64]:
-        """Uncertainty plus disagreement."""
-        return self.uncertainty + self.disagreement
 
 
 def measure_informativeness(
@@ -63,12 +67,21 @@ def measure_informativeness(
         best = np.argsort(-highest, axis=0, kind="stable")[:LIKELIEST_ROWS]
         highest = np.take_along_axis(highest, best, axis=0)
         likeliest = np.take_along_axis(likeliest, best, axis=0)
-        entropy_of_mean = entropy(mean)
+        entropy_of_mean, combined = entropy(mean), combine_scores(raw, weights)
         mean_entropy = combine_scores([entropy(p)[:, None] for p in probabilities], weights)[:, 0]
-        result.predicted[chunk] = combine_scores(raw, weights).argmax(axis=-1)
-        result.uncertainty[chunk] = entropy_of_mean / unit
+        result.predicted[chunk] = combined.argmax(axis=-1)
+        result.uncertainty[chunk] = _uncertainty(combined, multilabel)
         result.disagreement[chunk] = np.maximum(entropy_of_mean - mean_entropy, 0) / unit
     return replace(result, likeliest=likeliest.T)
+
+
+def _uncertainty(scores: NDArray[np.float64], multilabel: bool) -> NDArray[np.float64]:
+    """One minus the margin of the two highest probabilities; the mean of 1 - |2 q_l - 1| of several labels a row."""
+    if multilabel:
+        uncertainty: NDArray[np.float64] = (1 - np.abs(2 * expit(scores) - 1)).mean(axis=-1)
+        return uncertainty
+    highest = np.sort(softmax(scores, axis=-1), axis=-1)[:, -2:]  # (rows, 2)
+    return 1 - np.diff(highest, axis=-1)[:, 0]
 
 
 def _entropy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -103,39 +116,38 @@ def select_rows(
     label_counts: NDArray[np.int64],
     unlabeled: Rows | None = None,
 ) -> NDArray[np.int64]:
-    """Indices of the rows to label next, best first.
+    """Indices of the rows to label next, best first: each the highest uncertainty / sqrt(1 + n_l) of those left.
 
-    Each step takes, among the rows predicted as the label with the fewest rows so far (`label_counts` of the labelled
-    rows, plus those selected), the one with the largest informativeness times distance to the nearest selected row.
-    The distance is 1 - the cosine of TF-IDF vectors of character n-grams; without the texts (`unlabeled`) it is 1.
-    Where no row is predicted as a label without labelled rows, those with the highest probability of it stand for it.
+    n_l counts the rows of the predicted label, labelled (`label_counts`) or selected; labels with n_l = 0 come first.
+    Where no row is predicted as a label without labelled rows, those with the highest probability of it stand for it. A
+    row is skipped where the cosine of its TF-IDF vector of character n-grams with a selected row's is `ALIKE` or more,
+    as long as others are left; without the texts (`unlabeled`), none is.
     """
-    gains, counts = informativeness.total, label_counts.astype(np.int64).copy()
+    uncertainty, counts = informativeness.uncertainty, label_counts.astype(np.int64).copy()
     limit = max(count, CANDIDATES_PER_LABEL)
     candidates_per_label = []
     for label in range(len(label_counts)):
         of_label = eligible[informativeness.predicted[eligible] == label]
         if not len(of_label) and not label_counts[label] and informativeness.likeliest is not None:
             of_label = np.intersect1d(informativeness.likeliest[label], eligible)
-        candidates_per_label.append(of_label[np.argsort(-gains[of_label], kind="stable")[:limit]])
+        candidates_per_label.append(of_label[np.argsort(-uncertainty[of_label], kind="stable")[:limit]])
     candidates = np.concatenate(candidates_per_label)
     if len(candidates) == 0:
         return candidates
     labels = np.repeat(np.arange(len(label_counts)), [len(of_label) for of_label in candidates_per_label])
     vectors = None if unlabeled is None else _tfidf_vectors(unlabeled, candidates)
     selected: list[int] = []
-    gain = gains[candidates] + 1e-9  # so that distance still orders rows without any informativeness
     remaining = np.ones(len(candidates), dtype=bool)
-    distance = np.ones(len(candidates))
+    alike = np.zeros(len(candidates), dtype=bool)  # worded like a selected row
     while len(selected) < count and remaining.any():
-        fewest = counts[labels[remaining]].min()
-        index = int(np.where(remaining & (counts[labels] == fewest), gain * distance, -1.0).argmax())
+        allowed = remaining & ~alike if (remaining & ~alike).any() else remaining
+        value = uncertainty[candidates] / np.sqrt(1 + counts[labels]) + (counts[labels] == 0)
+        index = int(np.where(allowed, value, -1.0).argmax())
         selected.append(int(candidates[index]))
         remaining[candidates == candidates[index]] = False  # a row may stand for two labels
         counts[labels[index]] += 1
         if vectors is not None:
-            similarity = (vectors @ vectors[index].T).toarray().ravel()
-            distance = np.minimum(distance, np.clip(1 - similarity, 0, 1))
+            alike |= (vectors @ vectors[index].T).toarray().ravel() >= ALIKE
     return np.array(selected, dtype=np.int64)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,11 @@ def run_outlook(
     run: RunRecord, scores: UnlabeledScores, count: int, previous: Sequence[Path], warnings: list[str]
 ) -> Outlook:
     """What `count` more labels will probably bring, and whether to stop; `previous` are folders of earlier runs."""
+    labels = run.inputs.data["labeled"].rows
+    runs = [*_load_previous(run, previous, warnings), (labels, scores)]
     accuracy, problem = _accuracy(run, scores, warnings)
     changes = []
-    labels, runs = run.inputs.data["labeled"].rows, _load_previous(run, previous, warnings)
-    for (before, earlier), (after, later) in zip(runs, [*runs[1:], (labels, scores)], strict=True):
+    for (before, earlier), (after, later) in pairwise(runs):
         change = _compare(before, earlier, after, later, accuracy if later is scores else None)
         if change is None:
             warnings.append(f"The runs with {before:,} and {after:,} labelled rows share no unlabelled row.")
@@ -84,7 +86,7 @@ def _accuracy(run: RunRecord, scores: UnlabeledScores, warnings: list[str]) -> t
         )
     confidence = _mean_confidence(run, scores, reliability.temperature)
     low, high = wilson_interval(confidence, reliability.rows)
-    if not low <= reliability.accuracy <= high:
+    if reliability.accuracy < low:
         warnings.append(
             f"By labelled rows, held out, the accuracy is {percent(reliability.accuracy, 0)}%, by the confidence on "
             f"unlabelled rows {percent(confidence, 0)}%: suggested rows are harder than others."

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from clozify.metrics import wilson_interval
 from clozify.report.format import percent
+from clozify.report.outlook import LABELS, LEAST_GAIN, expected_gain
 from clozify.report.run import RunRecord
 from clozify.report.scores import Confusion, PatternScore, Score, loses_to_ensemble, other_method_scores
 from clozify.report.unlabeled import Agreement
+from clozify.runs.reliability import load_reliability
 from clozify.runs.results import ENSEMBLE_METHODS
 
 MAX_STEPS = 5
@@ -34,7 +36,7 @@ def next_steps(
             f"may be anywhere from {percent(result.interval[0])} to {percent(result.interval[1])}."
         )
     if "unlabeled" in run.inputs.data:
-        steps.append("Label more rows: `clozify suggest` writes those that would help most to a file.")
+        steps.append(_about_more_labels(run, result))
     is_compared = run.method == "supervised" or any(o.method == "supervised" for o in other_method_scores(run))
     if result is not None and len(steps) < MAX_STEPS and not is_compared and run.inputs.data["labeled"].rows:
         steps.append(
@@ -50,6 +52,21 @@ def _about_missing_test_rows(run: RunRecord) -> str:
         return advice + "the accuracy is unknown without."
     low, high = run.metrics.estimate.low, run.metrics.estimate.high
     return advice + f"without, the accuracy may be anywhere from {percent(low)} to {percent(high)}."
+
+
+def _about_more_labels(run: RunRecord, result: Score | None) -> str:
+    """What to label next, and what it will probably bring."""
+    labels, reliability = run.inputs.data["labeled"].rows, load_reliability(run.folder)
+    accuracy = None if reliability is None else reliability.accuracy
+    if result is not None:
+        accuracy = result.accuracy
+    if accuracy is None or not labels or run.task.multilabel:
+        return "Label more rows: `clozify suggest` writes those that would help most to a file."
+    gain = expected_gain(1 - accuracy, labels, LABELS).expected
+    expected = f"{LABELS} more will probably bring {100 * gain:+.1f} points"
+    if gain < LEAST_GAIN:
+        return f"Label more rows only if small gains count: {expected}."
+    return f"Label more rows: `clozify suggest` writes those that would help most to a file; {expected}."
 
 
 def _about_baselines(run: RunRecord, result: Score) -> list[str]:

@@ -255,6 +255,21 @@ def test_the_report_says_what_to_do_next(tmp_path):
     assert len(steps) <= 5
 
 
+def test_what_more_labels_bring_is_told_where_the_accuracy_is_measured_or_estimated(tmp_path):
+    run = made(tmp_path, tested=False)  # with 6 labelled rows
+
+    def step():
+        return next(step for step in collect_findings(run).steps if step.startswith("Label more rows"))
+
+    assert "points" not in step()
+    record = {"rows": 0, "folds": 5, "low": 0, "high": 1, "temperature": 1}
+    record |= {"confidence": [], "correct": [], "true_probability": []}
+    (tmp_path / "reliability.json").write_text(json.dumps(record | {"accuracy": 0.9}))
+    assert f"{100 * (0.1 - 0.1 * (6 / 26) ** 0.15):+.1f} points" in step()
+    (tmp_path / "reliability.json").write_text(json.dumps(record | {"accuracy": 0.99}))
+    assert "only if small gains count" in step()
+
+
 def test_a_legend_explains_only_what_is_on_the_page(tmp_path):
     page = report_page(collect_findings(made(tmp_path)))
     assert "Whiskers" in page  # of the patterns

@@ -89,6 +89,7 @@ def print_outlook(curves: Curves) -> None:
     for name, of_seeds in curves.items():
         gain = np.diff(column(of_seeds, "accuracy"), axis=1)[:, 1:]
         last = np.diff(column(of_seeds, "estimate"), axis=1)[:, :-1]
+        lines: dict[str, tuple[NDArray[np.float64], NDArray[np.bool_] | None]]
         lines = {"no gain": (0 * gain, None), "the estimates' last difference": (last, None)}
         for kind, title in (("alone", "from the run alone"), ("gain", "with the run before")):
             low, high = (column(of_seeds, f"{kind}_{end}")[:, 1:-1] for end in ("low", "high"))

@@ -104,7 +104,7 @@ STRATEGIES: dict[str, Strategy] = {
 def _margin(state: State) -> NDArray[np.float64]:
     """One minus the difference of the two highest probabilities."""
     highest = np.sort(softmax(state.round.combined, axis=1), axis=1)[:, -2:]
-    return 1 - (highest[:, 1] - highest[:, 0])
+    return np.asarray(1 - (highest[:, 1] - highest[:, 0]))
 
 
 def _entropies(state: State) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -96,7 +96,7 @@ def match_confidence(scores: NDArray[Any], accuracy: float) -> NDArray[np.float6
     target = min(max(accuracy, 1 / scores.shape[-1] + 0.01), 0.99)
 
     def excess(log_temperature: float) -> float:
-        return float(softmax(scores / np.exp(log_temperature), axis=-1).max(axis=-1).mean()) - target
+        return float(float(softmax(scores / np.exp(log_temperature), axis=-1).max(axis=-1).mean()) - target)
 
     low, high = -10.0, 10.0
     if excess(low) <= 0 or excess(high) >= 0:  # such as scores that are all the same

@@ -31,8 +31,9 @@ THREE = TASK.replace('2 = "great"', '2 = "great"\n3 = "okay"')
 
 
 def write_record(folder, confidence, correct, true_probability=None):
-    """A `reliability.json` as the end of a training writes it."""
-    true = np.where(correct, confidence, 1 - np.asarray(confidence)) if true_probability is None else true_probability
+    """A `reliability.json` as the end of a training writes it; a bit lower, so that no row is at a threshold exactly."""
+    confidence = np.asarray(confidence) - 1e-4
+    true = np.where(correct, confidence, 1 - confidence) if true_probability is None else true_probability
     record = Reliability(
         rows=len(confidence),
         folds=5,

@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import softmax
 
+from clozify.methods.reliability import match_confidence
 from clozify.report.format import percent
 from clozify.runs.metrics import Record
 
@@ -89,24 +89,15 @@ def expected_gain(error: float, labels: int, count: int, last: Change | None = N
     return Gain(expected=gain, low=float(gain - half), high=float(gain + half))
 
 
-def match_confidence(scores: NDArray[Any], accuracy: float) -> NDArray[np.float64]:
+def probabilities_at(scores: NDArray[Any], accuracy: float) -> NDArray[np.float64]:
     """Probabilities at the temperature at which their mean confidence is `accuracy`: (rows, labels)."""
-    scores = np.asarray(scores, dtype=np.float64)
-    scores = scores - scores.max(axis=-1, keepdims=True)
     target = min(max(accuracy, 1 / scores.shape[-1] + 0.01), 0.99)
-
-    def excess(log_temperature: float) -> float:
-        return float(float(softmax(scores / np.exp(log_temperature), axis=-1).max(axis=-1).mean()) - target)
-
-    low, high = -10.0, 10.0
-    if excess(low) <= 0 or excess(high) >= 0:  # such as scores that are all the same
-        return np.asarray(softmax(scores, axis=-1))
-    return np.asarray(softmax(scores / np.exp(brentq(excess, low, high, xtol=1e-4)), axis=-1))
+    return np.asarray(softmax(np.asarray(scores, np.float64) / match_confidence(scores, target), axis=-1))
 
 
 def gain_seen(scores: NDArray[Any], predicted: NDArray[np.integer[Any]], accuracy: float) -> float:
     """s: by how much a run with these scores of unlabelled rows and this accuracy improves on labels `predicted`."""
-    probabilities = match_confidence(scores, accuracy)
+    probabilities = probabilities_at(scores, accuracy)
     rows = np.arange(len(probabilities))
     return float((probabilities.max(axis=-1) - probabilities[rows, predicted]).mean())
 

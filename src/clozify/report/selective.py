@@ -14,7 +14,7 @@ from clozify.methods.selective import RiskCoverage, risk_coverage
 from clozify.metrics import wilson_interval
 from clozify.report.run import RunRecord
 from clozify.report.wrong_rows import result_test_scores
-from clozify.runs.reliability import Reliability, load_reliability
+from clozify.runs.reliability import load_reliability
 
 MAX_POINTS = 200  # of a curve on the page
 FEWEST_ANSWERS = 5  # a curve begins here: the risk of fewer rows says nothing
@@ -60,7 +60,7 @@ def selective(run: RunRecord, test: Rows | None) -> Selective | None:
     record, curves = load_reliability(run.folder), []
     if record is not None and record.rows >= FEWEST_ANSWERS:
         curves.append(_curve("held-out labelled rows", record.confidences, record.hits))
-    if (scored := _test_rows(run, test, record)) is not None and len(scored[0]) >= FEWEST_ANSWERS:
+    if (scored := _test_rows(run, test)) is not None and len(scored[0]) >= FEWEST_ANSWERS:
         curves.append(_curve("test rows", *scored))
     if not curves:
         return None
@@ -68,18 +68,15 @@ def selective(run: RunRecord, test: Rows | None) -> Selective | None:
     return Selective(curves, min(1.0, max(0.05, math.ceil(20 * risk - 1e-9) / 20)))
 
 
-def _test_rows(
-    run: RunRecord, test: Rows | None, record: Reliability | None
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+def _test_rows(run: RunRecord, test: Rows | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
     """The confidence of each test row, at the result's temperature, and whether its label is predicted: (rows,)."""
     scores = result_test_scores(run)
     if scores is None or test is None or len(test) != len(scores):
         return None
-    temperature = 1.0 if record is None else record.temperature
     confidence, hits = np.empty(len(test)), np.empty(len(test), dtype=bool)
     for start, chunk in scores.chunks(chunk_rows(len(run.task.labels))):
         rows = slice(start, start + len(chunk))
-        probabilities = run.decision.probabilities(chunk / temperature)
+        probabilities = run.decision.probabilities(chunk)
         confidence[rows] = probabilities.max(axis=1)
         hits[rows] = probabilities.argmax(axis=1) == test.labels[rows]
     return confidence, hits

@@ -13,7 +13,7 @@ from clozify.report.outlook import (
     expected_gain,
     gain_seen,
     make_outlook,
-    match_confidence,
+    probabilities_at,
 )
 
 TEST = Accuracy(accuracy=0.8, low=0.76, high=0.84, source="test rows")
@@ -50,7 +50,7 @@ def test_with_an_earlier_run_the_gain_is_the_mean_of_the_power_law_and_of_what_t
 def test_probabilities_have_the_accuracy_as_their_mean_confidence_and_keep_their_order():
     scores = np.random.default_rng(0).normal(size=(200, 4)) * 5
     for accuracy in (0.4, 0.7, 0.95):
-        probabilities = match_confidence(scores, accuracy)
+        probabilities = probabilities_at(scores, accuracy)
         assert probabilities.max(axis=1).mean() == pytest.approx(accuracy, abs=1e-3)
         assert probabilities.sum(axis=1) == pytest.approx(np.ones(200))
         assert (probabilities.argmax(axis=1) == scores.argmax(axis=1)).all()
@@ -59,7 +59,7 @@ def test_probabilities_have_the_accuracy_as_their_mean_confidence_and_keep_their
 @pytest.mark.parametrize("scores", [np.zeros((3, 2)), np.full((3, 2), 1e9), np.array([[1e6, 0.0]] * 3)])
 @pytest.mark.parametrize("accuracy", [0.0, 0.5, 1.0])
 def test_scores_that_no_temperature_fits_have_probabilities_all_the_same(scores, accuracy):
-    probabilities = match_confidence(scores, accuracy)
+    probabilities = probabilities_at(scores, accuracy)
     assert np.isfinite(probabilities).all()
     assert probabilities.sum(axis=1) == pytest.approx(np.ones(3))
 

@@ -1,5 +1,7 @@
 """The risk-coverage section of the report, from a hand-made run folder."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from clozify.metrics import wilson_interval
 from clozify.report.findings import collect_findings
 from clozify.report.page import report_page
 from clozify.report.selective import selective
-from clozify.runs.reliability import RELIABILITY_FILE, Reliability
+from clozify.runs.reliability import RELIABILITY_FILE, Reliability, load_reliability
 from tests.unit.report.test_report import made
 
 CONFIDENCE = [0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.55, 0.5, 0.4]
@@ -53,6 +55,8 @@ def test_held_out_rows_draw_a_curve_and_are_told_in_words(tmp_path):
 def test_test_rows_draw_a_second_curve_at_the_results_temperature(tmp_path):
     run = made(tmp_path, labels=3)
     write_record(tmp_path)
+    estimate = load_reliability(tmp_path).summary
+    run = replace(run, metrics=run.metrics.model_copy(update={"estimate": estimate}))
     scores = np.mean([np.load(path) for path in sorted(tmp_path.glob("members/*/test.npy"))], axis=0, dtype=np.float64)
     truth = scores.argmax(axis=1)
     truth[::4] = (truth[::4] + 1) % 3

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,13 +29,15 @@ from clozify.report.unlabeled import unlabeled_ids
 
 SIZES = (100, 300, 1_000)  # new rows
 OTHER_SOURCE = "builtin:tags-unlabeled"
+COMMON = 0.05  # a label with this share of the rows is frequent
 Split = tuple[NDArray[np.int64], NDArray[np.int64]]  # reference and new rows
 
 
 def predictions(finished: FinishedRun, rows: dict[str, Rows], path: Path) -> dict[str, NDArray[np.float64]]:
     """Each set's probabilities, (rows, labels); kept in a file."""
     if not path.exists():
-        np.savez(path, **{name: finished.probabilities(of_name) for name, of_name in rows.items()})
+        arrays: dict[str, Any] = {name: finished.probabilities(of_name) for name, of_name in rows.items()}
+        np.savez(path, **arrays)
     with np.load(path) as content:
         return {name: content[name] for name in rows}
 
@@ -46,17 +49,14 @@ def random_splits(count: int, rows: int, size: int) -> Iterator[Split]:
         yield order[size:], order[:size]
 
 
-def doubled(count: int, predicted: NDArray[np.int64], size: int) -> Iterator[Split]:
-    """New rows among which one label, a different one each time, is twice as frequent as among the reference rows."""
-    labels = np.unique(predicted)
+def doubled(count: int, predicted: NDArray[np.int64], labels: NDArray[np.int64], size: int) -> Iterator[Split]:
+    """New rows among which one of these labels, each in turn, is twice as frequent as among the reference rows."""
     for seed in range(count):
         rng = np.random.default_rng(seed)
         order, label = rng.permutation(len(predicted)), labels[seed % len(labels)]
-        reference, rest = order[: len(order) // 2], order[len(order) // 2 :]
-        wanted = min(
-            round(2 * size * float((predicted[reference] == label).mean())), int((predicted[rest] == label).sum())
-        )
+        reference, rest = order[: len(order) // 3], order[len(order) // 3 :]
         of_label, others = rest[predicted[rest] == label], rest[predicted[rest] != label]
+        wanted = min(round(2 * size * float((predicted[reference] == label).mean())), len(of_label))
         yield reference, np.concatenate([of_label[:wanted], others[: size - wanted]])
 
 
@@ -84,6 +84,12 @@ class Benchmark:
             by_statistic.update(statistic.name for statistic in report.statistics if statistic.drift)
         return count, by_statistic
 
+    def doubled_alarms(
+        self, count: int, predicted: NDArray[np.int64], labels: NDArray[np.int64], size: int
+    ) -> tuple[int, Counter[str]]:
+        """The same where one of these labels is twice as frequent among the new rows."""
+        return self.alarms(doubled(count, predicted, labels, size))
+
 
 def show(name: str, count: int, run: Callable[[int], tuple[int, Counter[str]]], sizes: tuple[int, ...] = SIZES) -> None:
     """Print a line of the table for each number of new rows."""
@@ -109,7 +115,10 @@ def main(
     changed, predicted = splits // 4, probabilities["unused"].argmax(axis=1)
     print("| new rows | rows | alarms | by |\n|---|---:|---:|---|")
     show("the same", splits, lambda new: benchmark.alarms(random_splits(splits, size, new)), (*SIZES, size // 2))
-    show("a label doubled", changed, lambda new: benchmark.alarms(doubled(changed, predicted, new)))
+    shares = np.bincount(predicted, minlength=len(finished.task.labels)) / size
+    for name, labels in (("frequent", shares >= COMMON), ("rare", shares < COMMON)):
+        run = partial(benchmark.doubled_alarms, changed, predicted, np.flatnonzero(labels))
+        show(f"a {name} label doubled", changed, run)
 
     def with_other(new: int) -> Iterator[Split]:
         for seed in range(changed):

@@ -3,15 +3,16 @@
 A way to explain puts the words of a row in an order. The more the probability of the predicted label falls when the
 first words of that order are taken away, and the less it falls when only they are kept, the more faithful is the
 explanation. Words are taken away in two ways, since each way to explain has an advantage in its own: removed, or
-replaced by the mask token. Compared are occlusion by removal, occlusion by the mask token, gradient times input,
-integrated gradients, and a random order. The rows should be in no training set and no test set.
+replaced by the mask token. Compared are words that are left out by removal or by the mask token, what clozify does (the
+mean of removal from the row and from a sample of it), the mean of removal and of the word alone, gradient times input,
+integrated gradients, and a random order. With the last words of an order taken away the probability should rise. The
+rows should be in no training set and no test set.
 
     python benchmarks/explain.py runs/debian --data labelled.csv --rows 60
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ import torch
 import typer
 from numpy.typing import NDArray
 
-from clozify.methods.explain import Part, leave_out, split_words
+from clozify.methods.explain import Part, leave_out, sample_parts, split_words
 from clozify.models.classifier import Classifier
 from clozify.prompts.encode import EncodedRows
 from clozify.prompts.reading import read_lengths
@@ -29,6 +30,7 @@ from clozify.prompts.tokenizer import RaggedTokens
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.5)  # of a row's words that are taken away, one at least
 GRADIENT_STEPS = 16  # of integrated gradients
+EXPLAINERS = ("random", "removal", "mask", "with alone", "clozify", "gradient times input", "integrated gradients")
 Row = tuple[dict[str, str], list[Part]]
 
 
@@ -126,10 +128,41 @@ def gradients(classifier: Classifier, row: Row, label: int, steps: int) -> NDArr
     return np.array([shares[of_word == index].sum() for index in range(len(row[1]))])
 
 
+def orders_of(classifier: Classifier, row: Row, label: int, names: Sequence[str], seed: int) -> dict[str, NDArray[Any]]:
+    """The words' effects by each way to explain: (words,)."""
+    every = list(range(len(row[1])))
+    ways = {way: scorer(classifier, way) for way in ("removal", "mask")}
+
+    def log_odds(way: str, sets: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        own = ways[way](row, sets)[:, label]
+        odds: NDArray[np.float64] = np.log(own) - np.log1p(-own)
+        return odds
+
+    effects: dict[str, NDArray[Any]] = {"random": np.random.default_rng(seed).random(len(every))}
+    for way in ways:
+        odds = log_odds(way, [[], *([word] for word in every)])
+        effects[way] = odds[0] - odds[1:]
+    if "with alone" in names:
+        odds = log_odds("removal", [every, *([other for other in every if other != word] for word in every)])
+        effects["with alone"] = (effects["removal"] + odds[1:] - odds[0]) / 2
+    if "clozify" in names:
+        samples = sample_parts(row[1])
+        indices = [{row[1].index(part) for part in sample} for sample in samples]
+        of_word = [next(number for number, sample in enumerate(indices) if word in sample) for word in every]
+        absent = [[word for word in every if word not in sample] for sample in indices]
+        odds = log_odds("removal", [*absent, *([*absent[of_word[word]], word] for word in every)])
+        effects["clozify"] = (effects["removal"] + odds[of_word] - odds[len(samples) :]) / 2
+    for name, steps in (("gradient times input", 1), ("integrated gradients", GRADIENT_STEPS)):
+        if name in names:
+            effects[name] = gradients(classifier, row, label, steps)
+    return {name: effects[name] for name in names}
+
+
 def main(
     run: Annotated[Path, typer.Argument(help="A run with a classifier.")],
     data: Annotated[str, typer.Option(help="Labelled rows that are in no training set and no test set.")],
     rows: Annotated[int, typer.Option(help="How many of them.")] = 60,
+    only: Annotated[list[str] | None, typer.Option(help="These ways to explain only; repeatable.")] = None,
 ) -> None:
     """Print the mean fall of the predicted label's probability for each way to explain."""
     from clozify import read_rows
@@ -143,24 +176,13 @@ def main(
     read = read_lengths(classifier.tokenizer, [classifier.template], classifier.max_length, columns)
     ways = {way: scorer(classifier, way) for way in ("removal", "mask")}
     falls: dict[tuple[str, str, str], list[float]] = {}
-    seconds: dict[str, float] = {}
     for index in range(len(chosen)):
         words = [p for f in task.fields for p in split_words(columns[f][index], f, int(read[f][index])) if p.read]
         ends = {part.field: part.end for part in words}
         row = {field: columns[field][index][: ends.get(field, 0)] for field in task.fields}, words
         base = ways["removal"](row, [[]])[0]
         label = int(base.argmax())
-        orders = {"random": np.random.default_rng(index).random(len(words))}
-        for name in (*ways, "gradient times input", "integrated gradients"):
-            began = time.perf_counter()
-            if name in ways:
-                without = ways[name](row, [[]] + [[word] for word in range(len(words))])
-                odds = np.log(without[:, label]) - np.log1p(-without[:, label])
-                orders[name] = odds[0] - odds[1:]
-            else:
-                orders[name] = gradients(classifier, row, label, GRADIENT_STEPS if "integrated" in name else 1)
-            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
-        for name, effects in orders.items():
+        for name, effects in orders_of(classifier, row, label, only or EXPLAINERS, index).items():
             order = np.argsort(-effects, kind="stable")
             counts = [max(1, round(fraction * len(words))) for fraction in FRACTIONS]
             for way, score in ways.items():
@@ -168,14 +190,15 @@ def main(
                 kept = base[label] - score(row, [order[count:].tolist() for count in counts])[:, label]
                 falls.setdefault((name, way, "taken away"), []).append(float(lost.mean()))
                 falls.setdefault((name, way, "kept alone"), []).append(float(kept.mean()))
-    print(
-        "| words by | taken away, removed | taken away, masked | kept alone, removed | kept alone, masked | s a row |"
-    )
+            lost = base[label] - ways["removal"](row, [order[-count:].tolist() for count in counts])[:, label]
+            falls.setdefault((name, "removal", "last"), []).append(float(lost.mean()))
+    print("| words by | first removed | masked | kept alone, others removed | masked | last removed |")
     print("|---|---:|---:|---:|---:|---:|")
-    for name in ("random", "removal", "mask", "gradient times input", "integrated gradients"):
+    for name in only or EXPLAINERS:
         cells = [falls[name, way, kind] for kind in ("taken away", "kept alone") for way in ways]
+        cells.append(falls[name, "removal", "last"])
         shown = " | ".join(f"{100 * np.mean(c):.1f} ± {100 * np.std(c) / len(c) ** 0.5:.1f}" for c in cells)
-        print(f"| {name} | {shown} | {seconds.get(name, 0.0) / len(chosen):.2f} |")
+        print(f"| {name} | {shown} |")
 
 
 if __name__ == "__main__":

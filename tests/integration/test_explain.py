@@ -36,7 +36,8 @@ def assert_effects_are_those_of_one_text_at_a_time(run, explanations, texts, fie
             rest = [other for number, other in enumerate(text.split()) if number != position]
             (without,) = predict(run, [" ".join(rest)]).probabilities
             odds = [np.log(q[index] / (1 - q[index])) for q in (whole, without)]
-            assert word.effect == pytest.approx(odds[0] - odds[1], abs=1e-3)
+            assert word.left_out == pytest.approx(odds[0] - odds[1], abs=1e-3)
+            assert word.effect == pytest.approx(word.left_out, abs=1e-3)  # of few words the sample is the row
             assert word.probability_without == pytest.approx(without[index], abs=1e-5)
 
 
@@ -118,7 +119,7 @@ def test_words_beyond_the_maximum_length_are_not_read_and_long_rows_have_parts(p
     beyond = text[: read[-1].end] + " a tool of other words"
     changed = predict(path / "run", [beyond]).probabilities.max()
     assert changed == pytest.approx(row.probability, abs=1e-5)
-    assert any("left out together" in warning for warning in explanations.warnings)
+    assert any("taken together" in warning for warning in explanations.warnings)
     assert any("longer than the model reads" in warning for warning in explanations.warnings)
 
 

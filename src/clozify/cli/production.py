@@ -27,7 +27,7 @@ def explain(
     rows: Annotated[int, typer.Option(min=1, help="Explain so many rows of --data, the first ones.")] = 10,
     parts: Annotated[
         int,
-        typer.Option(min=1, help="Leave out at most so many parts of a row in turn; of more words, several at once."),
+        typer.Option(min=1, help="Leave out at most so many words of a row in turn; of more, several at once."),
     ] = 64,
     method: MethodOption = None,
     mapping: MapOption = None,

@@ -46,8 +46,9 @@ def show_explanations(console: Console, result: Explanations) -> None:
     elif any(explanation.words for explanation in result.rows):
         console.print(
             Text(
-                "effect: what the word adds to the label's log-odds; without: the label's probability if the word is "
-                "left out; against X: what the word adds to the label's log-probability minus that of X."
+                "effect: what the word adds to the label's log-odds, the mean of leaving it out of the row and of a "
+                "sample of its words; without: the label's probability if it is left out; against X: the effect on "
+                "the label's log-probability minus that of X."
             )
         )
     show_warnings(console, result.warnings)
@@ -84,13 +85,11 @@ def _show_coloured(console: Console, explanation: Explanation) -> None:
                 shown.stylize(styles[level - 1], word.start, word.end)
         if text:
             console.print(_indented(shown))
-    line = Text()
     for name, sign in (("for", 1), ("against", -1)):
         named = [word for word in explanation.strongest(len(explanation.words)) if word.effect * sign > 0][:MAX_NAMED]
         if named:
-            line.append(("   " if line else "") + f"{name}: ", style="dim")
-            line.append(", ".join(f"{word.text} {word.effect:+.2f}" for word in named))
-    console.print(_indented(line))
+            effects = ", ".join(f"{word.text} {word.effect:+.2f}" for word in named)
+            console.print(_indented(Text.assemble((f"{name}: ", "dim"), effects)))
 
 
 def _show_strongest(console: Console, explanation: Explanation) -> None:

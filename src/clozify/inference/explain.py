@@ -1,7 +1,7 @@
 """Implements `clozify explain`: which words of a row moved its label.
 
-Words are left out in turn as `methods/explain.py` describes, for whatever answers in a run: a classifier in PyTorch
-(also in int8) or ONNX, or an ensemble, whose members all score the same texts.
+Words are left out in turn as `methods/explain.py` describes, for whatever answers in a run: a
+classifier in PyTorch (also in int8) or ONNX, or an ensemble, whose members all score the same texts.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class WordEffect(Record):
     start: int  # its first character in the field's text
     end: int
     read: bool  # False: beyond the length that the model reads, so that it has no effect
-    effect: float = 0.0  # how much it adds to the label's log-odds; above 0 it speaks for the label
-    against_runner_up: float | None = None  # how much it adds to log q(label) - log q(runner-up)
+    effect: float = 0.0  # how much it adds to the label's log-odds, the mean of the next two; above 0 it speaks for it
+    left_out: float | None = None  # the log-odds of the row minus those without it
+    left_out_of_sample: float | None = None  # the same of a few of the row's words, where no others say the same
+    against_runner_up: float | None = None  # how much it adds to log q(label) - log q(runner-up), in the mean
     probability_without: float | None = None  # the label's probability where it is left out
 
 
@@ -81,8 +83,8 @@ def explain(
       is explained, or the likeliest where none is.
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `rows`: explain the first rows only.
-    - `max_parts`: how many times something is left out of a row at most. In a row with more words, words next to each
-      other are left out together, and then single words where that moved the label most.
+    - `max_parts`: how many words are left out in turn at most. In a row with more words, words next to each other are
+      left out together, and then single words where that moved the label most.
     """
     for name, value in (("rows", rows), ("max_parts", max_parts)):
         if value is not None and value < 1:
@@ -127,7 +129,7 @@ def _label_indices(finished: FinishedRun, occlusion: Occlusion, label: str | Non
     """The labels of a row that are explained."""
     if label is not None:
         return [finished.task.labels.index(label)]
-    whole, likeliest = occlusion.probabilities[:1], [int(occlusion.probabilities[0].argmax())]
+    whole, likeliest = occlusion.whole[None], [int(occlusion.whole.argmax())]
     if not finished.decision.multilabel:
         return likeliest
     predicted: list[int] = np.flatnonzero(finished.decision.predict(whole)[0]).tolist()
@@ -137,7 +139,7 @@ def _label_indices(finished: FinishedRun, occlusion: Occlusion, label: str | Non
 def _explanation(finished: FinishedRun, row_id: Any, occlusion: Occlusion, label: int) -> Explanation:
     """The effects of a row's words on a label."""
     decision, labels = finished.decision, finished.task.labels
-    whole = occlusion.probabilities[0]
+    whole = occlusion.whole
     effects = occlusion.effects(label, decision.multilabel)
     predicted = decision.predict(whole[None])[0]
     words = []
@@ -145,6 +147,7 @@ def _explanation(finished: FinishedRun, row_id: Any, occlusion: Occlusion, label
         values: dict[str, float] = {}
         if part.read:
             values = {"effect": effects.log_odds[index], "probability_without": effects.probability[index]}
+            values |= {"left_out": effects.left_out[index], "left_out_of_sample": effects.left_out_of_sample[index]}
             if effects.against_runner_up is not None:
                 values["against_runner_up"] = effects.against_runner_up[index]
         text = occlusion.texts[part.field][part.start : part.end]
@@ -170,8 +173,8 @@ def _limits(occlusions: list[Occlusion], max_parts: int) -> list[str]:
     if grouped := sum(occlusion.grouped for occlusion in occlusions):
         rows = "1 row has" if grouped == 1 else f"{grouped:,} rows have"
         sentences.append(
-            f"{rows} more than {max_parts} words: where they move the label little, words next to each other were left "
-            "out together; --parts sets the number."
+            f"{rows} more than {max_parts} words: where they move the label little, words next to each other were "
+            "taken together; --parts sets the number."
         )
     if cut := sum(any(not part.read for part in occlusion.parts) for occlusion in occlusions):
         rows = "1 row is" if cut == 1 else f"{cut:,} rows are"

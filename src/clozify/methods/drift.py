@@ -1,7 +1,8 @@
 """Tests of whether new rows differ from reference rows by more than chance, each with the size of the difference.
 
-- Predicted labels: Pearson's chi-squared; where some expected counts are small, its p-value is the fraction of random
-  splits of all rows with a larger one. Effect: the total variation distance of the labels' shares.
+- Predicted labels: Pearson's chi-squared for a change of many labels (where some expected counts are small, its p-value
+  is the fraction of random splits of all rows with a larger one) and Fisher's exact test of each label for a change of
+  one; twice the smaller p-value counts. Effect: the total variation distance of the labels' shares.
 - Numbers, such as the confidence: Kolmogorov and Smirnov's two-sample test. Effect: its statistic, the largest
   difference of the two distribution functions.
 - Words: Fisher's exact test of the number of rows that have a word, for every word, with Bonferroni's correction.
@@ -65,15 +66,23 @@ def compare_shares(reference: NDArray[Any], new: NDArray[Any], seed: int = 0) ->
     effect = float(np.abs(shares[0] - shares[1]).sum() / 2)
     if counts.shape[1] < 2:
         return Difference(1.0, effect)
+    all_labels = chi_squared_p_value(counts, seed)
+    rows = int(counts[0].sum()), int(counts[1].sum())
+    one_label = compare_label_sets(counts[0], counts[1], rows).p_value
+    return Difference(min(1.0, 2 * min(all_labels, one_label)), effect)
+
+
+def chi_squared_p_value(counts: NDArray[np.int64], seed: int = 0) -> float:
+    """The p-value of Pearson's test of two samples' counts, (2, labels); of small counts, by random splits."""
     expected = _expected(counts)
     if expected.min() >= SMALL_COUNT:
-        return Difference(float(stats.chi2_contingency(counts, correction=False).pvalue), effect)
+        return float(stats.chi2_contingency(counts, correction=False).pvalue)
     splits = np.random.default_rng(seed).multivariate_hypergeometric(
         counts.sum(axis=0), int(counts[1].sum()), size=RANDOM_SPLITS, method="marginals"
     )  # (splits, labels): the counts of the new rows, if all rows were split at random
     observed = _chi_squared(counts[1], expected)
     larger = int((_chi_squared(splits, expected) >= observed * (1 - 1e-9)).sum())
-    return Difference((1 + larger) / (1 + RANDOM_SPLITS), effect)
+    return (1 + larger) / (1 + RANDOM_SPLITS)
 
 
 def _expected(counts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -90,7 +99,7 @@ def _chi_squared(new: NDArray[np.int64], expected: NDArray[np.float64]) -> NDArr
 
 
 def compare_label_sets(reference: NDArray[Any], new: NDArray[Any], rows: tuple[int, int]) -> Difference:
-    """The same for several labels a row, from how many of the `rows` have each label: the label that differs most."""
+    """Test how many of the `rows` have each label, (labels,) each: the label that differs most counts."""
     reference, new = np.asarray(reference, dtype=np.int64), np.asarray(new, dtype=np.int64)
     occurring = reference + new > 0
     if not occurring.any():

@@ -9,10 +9,11 @@ from clozify.data.in_memory import make_rows
 from clozify.methods.explain import (
     Part,
     group_parts,
+    keep_parts,
     label_log_odds,
     leave_out,
     occlude_rows,
-    occlusion_effects,
+    sample_parts,
     split_words,
 )
 
@@ -31,8 +32,8 @@ WEIGHTS = {"good": [0.0, 0.0, 2.0], "bad": [1.5, 0.0, 0.0], "fine": [0.0, 1.0, 0
 
 def additive_scores(rows):
     """The sum of the words' weights, as a linear model on a bag of words has it: (rows, labels)."""
-    texts = zip(rows.texts("title"), rows.texts("text"), strict=True)
-    return np.array([np.sum([WEIGHTS.get(w, [0.0] * 3) for w in (a + " " + b).split()], axis=0) for a, b in texts])
+    texts = [f"{title} {text}".split() for title, text in zip(rows.texts("title"), rows.texts("text"), strict=True)]
+    return np.array([sum((np.array(WEIGHTS.get(word, [0.0] * 3)) for word in words), np.zeros(3)) for words in texts])
 
 
 def made(*texts, titles=None):
@@ -64,32 +65,36 @@ def test_with_several_labels_a_row_the_log_odds_of_an_additive_scorer_change_by_
 
 
 def test_effects_are_those_of_one_row_and_one_word_at_a_time():
-    rng = np.random.default_rng(0)
-    table = {}
+    """A model of random answers: every text that is compared has an answer of its own."""
+    rng, table = np.random.default_rng(0), {}
+
+    def answer(words):
+        """To (field, word) pairs: the label's log-odds are looked up by the two texts."""
+        return table[tuple(" ".join(word for of, word in words if of == field) for field in ("title", "text"))]
 
     def random_probabilities(rows):
         keys = list(zip(rows.texts("title"), rows.texts("text"), strict=True))
         return np.array([table.setdefault(key, softmax(rng.normal(size=3))) for key in keys])
 
-    rows = made("one two  three", "", "four", titles=["zero one", "five", ""])
+    rows = made(
+        "one two three", "", "four", " ".join(f"w{n}" for n in range(17)), titles=["zero one", "five", "", "a title"]
+    )
     occlusions = occlude_rows(rows, random_probabilities)
     for occlusion, title, text in zip(occlusions, rows.texts("title"), rows.texts("text"), strict=True):
-        words, effects = [], []
-        whole = table[title, text]
-        for name, of_field in (("title", title), ("text", text)):
-            for index, word in enumerate(of_field.split()):
-                pieces = of_field.split(" ")
-                pieces.remove(word)
-                remaining = " ".join(pieces).strip() if len(of_field.split()) == len(of_field.split(" ")) else None
-                if remaining is None:  # two spaces: the word goes with the spaces after it
-                    remaining = {0: "two  three", 1: "one three", 2: "one two"}[index]
-                without = table[(remaining, text) if name == "title" else (title, remaining)]
-                q, r = whole.max(), without[whole.argmax()]
-                words.append(word)
-                effects.append(np.log(q / (1 - q)) - np.log(r / (1 - r)))
-        assert words_of(occlusion) == words
-        assert occlusion.effects(int(whole.argmax())).log_odds == pytest.approx(effects)
-        assert occlusion.probabilities[0] == pytest.approx(whole)
+        words = [("title", word) for word in title.split()] + [("text", word) for word in text.split()]
+        assert words_of(occlusion) == [word for _, word in words]
+        assert occlusion.whole == pytest.approx(answer(words))
+        label = int(answer(words).argmax())
+        effects, samples = occlusion.effects(label), max(1, round(len(words) / 6))
+        for index in range(len(words)):
+            compared = []
+            for others in (range(len(words)), range(index % samples, len(words), samples)):
+                included = answer([words[other] for other in others])[label]
+                without = answer([words[other] for other in others if other != index])[label]
+                compared.append(np.log(included / (1 - included)) - np.log(without / (1 - without)))
+            assert effects.left_out[index] == pytest.approx(compared[0])
+            assert effects.left_out_of_sample[index] == pytest.approx(compared[1])
+            assert effects.log_odds[index] == pytest.approx(np.mean(compared))
 
 
 def test_all_variants_of_a_row_are_scored_in_one_call():
@@ -100,14 +105,21 @@ def test_all_variants_of_a_row_are_scored_in_one_call():
         return np.full((len(rows), 3), 1 / 3)
 
     occlude_rows(made("a b c", "d e"), probabilities)
-    assert calls == [1 + 3 + 1 + 2]
+    assert calls == [(1 + 3 + 1 + 3) + (1 + 2 + 1 + 2)]  # the row, without each; its only sample, without each
 
 
 def test_log_odds_of_certain_labels_are_finite():
-    probabilities = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    assert np.isfinite(label_log_odds(probabilities, 0)).all()
-    assert np.isfinite(label_log_odds(probabilities, 0, multilabel=True)).all()
-    assert np.isfinite(occlusion_effects(probabilities, 0).against_runner_up).all()
+    (occlusion,) = occlude_rows(made("one two"), lambda rows: np.eye(3)[np.arange(len(rows)) % 3])
+    for multilabel in (False, True):
+        assert np.isfinite(occlusion.effects(0, multilabel).log_odds).all()
+    assert np.isfinite(occlusion.effects(0).against_runner_up).all()
+    assert np.isfinite(label_log_odds(np.array([[1.0, 0.0, 0.0]]), 0)).all()
+
+
+@pytest.mark.parametrize("label", [0, 1, 2])
+def test_the_runner_up_is_the_likeliest_other_label(label):
+    (occlusion,) = occlude_rows(made("one"), lambda rows: np.tile([0.2, 0.5, 0.3], (len(rows), 1)))
+    assert occlusion.effects(label).runner_up == (2 if label == 1 else 1)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +152,7 @@ def test_words_that_are_not_read_are_neither_scored_nor_left_out():
 
     read = {"title": np.array([0]), "text": np.array([9])}
     (occlusion,) = occlude_rows(made("good game of all"), probabilities, read)
-    assert scored == ["good game", "game", "good"]
+    assert scored == ["good game", "game", "good", "good game", "game", "good"]
     assert [part.read for part in occlusion.parts] == [True, True, False, False]
     assert not occlusion.grouped
 
@@ -161,7 +173,7 @@ def test_parts_of_long_rows_have_several_words_of_one_field():
 
 
 def test_of_long_rows_the_words_of_the_strongest_parts_are_left_out_alone():
-    """Sixteen words, ten scores: parts of four words, and the four words of the part with 'good'."""
+    """Sixteen words, of which ten may be left out: parts of four words, and the words of the part with 'good'."""
     text = " ".join(f"w{n}" for n in range(9)) + " good " + " ".join(f"w{n}" for n in range(10, 16))
     calls = []
 
@@ -170,7 +182,7 @@ def test_of_long_rows_the_words_of_the_strongest_parts_are_left_out_alone():
         return softmax(additive_scores(rows), axis=1)
 
     (occlusion,) = occlude_rows(made(text), probabilities, max_parts=10)
-    assert calls == [1 + 4, 1 + 4]
+    assert calls == [1 + 4 + 1 + 4, 1 + 4 + 1 + 4]
     assert words_of(occlusion) == ["w0 w1 w2 w3", "w4 w5 w6 w7", "w8", "good", "w10", "w11", "w12 w13 w14 w15"]
     assert occlusion.effects(2).against_runner_up == pytest.approx([0, 0, 0, 2.0, 0, 0, 0])
     assert occlusion.grouped
@@ -191,3 +203,19 @@ def test_of_long_rows_the_words_of_the_strongest_parts_are_left_out_alone():
 def test_leaving_a_word_out_leaves_single_spaces(text, word, rest):
     start = text.index(word)
     assert leave_out(text, start, start + len(word)) == rest
+
+
+def test_samples_have_every_nth_part_and_each_part_is_in_one():
+    parts = [Part("text", 2 * n, 2 * n + 1) for n in range(20)]
+    samples = sample_parts(parts)
+    assert [part.start // 2 for part in samples[0]] == [0, 3, 6, 9, 12, 15, 18]
+    assert sorted((part for sample in samples for part in sample), key=lambda part: part.start) == parts
+    assert sample_parts(parts[:5]) == [parts[:5]]
+    assert sample_parts([]) == [[]]
+
+
+def test_parts_that_are_kept_are_separated_as_in_the_text():
+    texts = {"title": "one two three", "text": "好游戏 game"}
+    words = split_words(texts["title"], "title") + split_words(texts["text"], "text")
+    assert keep_parts(texts, [words[0], words[2]]) == {"title": "one three", "text": ""}
+    assert keep_parts(texts, words[3:]) == {"title": "", "text": "好游戏 game"}

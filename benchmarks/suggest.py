@@ -23,6 +23,7 @@ recipe quick; a GPU helps).
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -172,6 +173,8 @@ def main(
     count: Annotated[int, typer.Option(help="Rows that are labelled in a round.")] = 20,
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 9,
     seeds: Annotated[int, typer.Option(help="Repetitions.")] = 10,
+    candidates: Annotated[int | None, typer.Option(help="Rows that a seed may label; default: by data set.")] = None,
+    test_rows: Annotated[int | None, typer.Option(help="Measure on at most so many rows.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="With PET: NAME=VALUE of the recipe.")] = None,
 ) -> None:
     """Print the learning curves as Markdown tables."""
@@ -183,6 +186,7 @@ def main(
     cache.mkdir(parents=True, exist_ok=True)
     for name in data.split(","):
         data_set = load_data(name, data_folder, not choose)
+        data_set = replace(data_set, candidates=candidates or data_set.candidates, test_rows=test_rows)
         most = min(rounds, (data_set.candidates // 2 - first) // count)  # so that there is a choice
         sizes = [first + index * count for index in range(most + 1)]
         kept = cache / f"curves-{name}-{method}-{'choose' if choose else 'final'}.json"

@@ -56,6 +56,7 @@ class DataSet:
     candidates: int  # rows that a seed may label
     source: int | None  # candidates are drawn from so many first rows, and the rest measures; None: from all rows
     test: Rows | None = None  # rows to measure on; None: the rows that are not candidates
+    test_rows: int | None = None  # measure on at most so many
 
     def split(self, seed: int) -> tuple[Rows, Rows]:
         """The candidates and the rows to measure on."""
@@ -63,6 +64,7 @@ class DataSet:
         order = np.random.default_rng([seed, 0]).permutation(total)
         rest = order[self.candidates :] if self.source is None else np.arange(total, len(self.rows))
         test = self.rows.select(rest) if self.test is None else self.test
+        test = test.select(np.arange(len(test))[: self.test_rows])
         return self.rows.select(order[: self.candidates]), test
 
 

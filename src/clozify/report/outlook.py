@@ -8,8 +8,8 @@ with c = 0.15. A run with n' < n labelled rows shows what the labels since then 
 unlabelled rows of p(y | x) - p(y' | x), where y is the label that the run predicts, y' the one that the earlier run
 predicts, and p the run's probability, at the temperature at which its mean confidence is its accuracy. Then the
 expected gain is the mean of g and s r, where r = (n^-c - (n + m)^-c) / (n'^-c - n^-c) is what a power law expects of
-the next labels, in terms of the last ones. Its interval is +- (sqrt(m / 20) points + the gain); it holds in about nine
-of ten cases.
+the next labels, in terms of the last ones. Its interval is +- (sqrt(m / 20) points + the gain), which held in eight to
+nine of ten cases.
 
 `benchmarks/suggest.py` measures both. Accuracies of earlier runs are not extrapolated: that predicts worse than to
 expect no gain, since they differ by less than they are off.
@@ -55,7 +55,7 @@ class Change(Record):
 
 
 class Gain(Record):
-    """The expected gain in accuracy, and the interval that it is in nine of ten times."""
+    """The expected gain in accuracy, and its interval, which held in eight to nine of ten cases."""
 
     expected: float
     low: float

@@ -135,6 +135,8 @@ def test_a_classifier_scores_some_unlabelled_rows_for_its_own_confidence(folder,
 def test_runs_that_cannot_be_compared_are_refused_or_left_out(folder, tmp_path):
     with pytest.raises(ClozifyError, match="not trained by the method 'frozen'"):
         clozify.suggest(folder / "12", 5, previous=[folder / "pet"])
+    with pytest.raises(ClozifyError, match="holds no run"):
+        clozify.suggest(folder / "12", 5, previous=[tmp_path / "nowhere"])
     other = tmp_path / "other"
     shutil.copytree(folder / "8", other)
     record = json.loads((other / "run.json").read_text())

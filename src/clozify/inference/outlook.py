@@ -114,7 +114,8 @@ def _load_previous(run: RunRecord, folders: Sequence[Path], warnings: list[str])
     """Earlier runs' labelled rows and scores of the unlabelled rows, the fewest labelled rows first."""
     labels, loaded = run.inputs.data["labeled"].rows, []
     for folder in folders:
-        earlier = RunRecord.load(find_results(folder, run.method))
+        is_run = (folder / "run.json").is_file()
+        earlier = RunRecord.load(find_results(folder, run.method) if is_run else folder)
         if (earlier.task.labels, earlier.task.fields) != (run.task.labels, run.task.fields):
             raise RunError(f"'{folder}' is a run of another task than '{run.folder}': its labels or fields differ.")
         if earlier.inputs.data["labeled"].rows >= labels:

@@ -12,6 +12,7 @@ import clozify
 from clozify.errors import ClozifyError
 from clozify.inference import outlook
 from clozify.runs.keys import hash_key
+from clozify.runs.metrics import AccuracyMetrics
 from clozify.runs.reliability import RELIABILITY_FILE, Reliability
 from tests.integration.conftest import TASK
 
@@ -53,14 +54,12 @@ def combined_scores(run):
 
 
 def write_reliability(run, temperature=2.0, accuracy=0.5):
-    record = Reliability.of_scores(
+    record = Reliability.of_probabilities(
+        AccuracyMetrics(
+            rows=len(np.array([0, 1] * 6)), folds=5, accuracy=accuracy, low=0.2, high=0.8, temperature=temperature
+        ),
         np.array([[0.7, 0.3]] * 12),
         np.array([0, 1] * 6),
-        folds=5,
-        accuracy=accuracy,
-        low=0.2,
-        high=0.8,
-        temperature=temperature,
     )
     (run / RELIABILITY_FILE).write_text(record.model_dump_json())
 

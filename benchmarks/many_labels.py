@@ -17,7 +17,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from unittest.mock import patch
 
 import numpy as np
 import typer
@@ -92,15 +91,13 @@ def main(
 ) -> None:
     """Train every method on one draw and print a line of JSON for each."""
     import clozify
-    from clozify.config.auto import Conditions
     from clozify.methods.tfidf import tfidf_predictions
 
     if not os.environ.get("CLOZIFY_DATA_FOLDER"):
         sys.exit("Set CLOZIFY_DATA_FOLDER to the folder with hwu64/ and clinc150/.")
     settings = [f"seed={seed}", *(setting or [])]
     if cpu_recipe:
-        patch("clozify.pipeline.prepare.Conditions", lambda **more: Conditions(**(more | {"device": "cpu"}))).start()
-        settings += ["kernels=torch", "precision=float32"]
+        settings += ["adapt_to=cpu", "kernels=torch", "precision=float32"]
     task, labeled, unlabeled, test = load_data(
         Path(os.environ["CLOZIFY_DATA_FOLDER"]) / name, rows_per_label, draw, held_out
     )

@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from unittest.mock import patch
 
 import numpy as np
 import typer
@@ -98,14 +97,11 @@ def main(
 ) -> None:
     """Train every method on every draw and print a table."""
     import clozify
-    from clozify.config.auto import Conditions
     from clozify.methods.tfidf import tfidf_predictions
 
     settings = []
     if cpu_recipe:
-        on_cpu = patch("clozify.pipeline.prepare.Conditions", lambda **more: Conditions(**(more | {"device": "cpu"})))
-        on_cpu.start()
-        settings = ["kernels=torch", "precision=float32"]
+        settings = ["adapt_to=cpu", "kernels=torch", "precision=float32"]
     loaded = clozify.load_task(task)
     rows = {name: clozify.read_rows(source, loaded) for name, source in (("labeled", labeled), ("test", test))}
     with tempfile.TemporaryDirectory() as folder:

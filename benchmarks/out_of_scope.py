@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from unittest.mock import patch
 
 import numpy as np
 import typer
@@ -357,16 +356,13 @@ def main(
     setting: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the recipe auto.")] = None,
 ) -> None:
     """Train, keep the arrays, and print a table for the validation rows and, if asked for, the test rows."""
-    from clozify.config.auto import Conditions
 
     if pet or setfit:
         if not os.environ.get("CLOZIFY_DATA_FOLDER"):
             sys.exit("Set CLOZIFY_DATA_FOLDER to the folder with clinc150/.")
         settings = [f"seed={seed}", *(setting or [])]
         if cpu_recipe:
-            on_cpu = {"device": "cpu"}
-            patch("clozify.pipeline.prepare.Conditions", lambda **more: Conditions(**(more | on_cpu))).start()
-            settings += ["kernels=torch", "precision=float32"]
+            settings += ["adapt_to=cpu", "kernels=torch", "precision=float32"]
         folder = Path(os.environ["CLOZIFY_DATA_FOLDER"]) / "clinc150"
         output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as subset:

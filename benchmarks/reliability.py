@@ -20,7 +20,6 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from unittest.mock import patch
 
 import numpy as np
 import typer
@@ -143,12 +142,10 @@ def run(
     cpu_recipe: bool = False,
 ) -> None:
     """Measure every draw; those that are there are not computed again."""
-    from clozify.config.auto import Conditions
 
     settings = []
     if cpu_recipe:
-        patch("clozify.pipeline.prepare.Conditions", lambda **more: Conditions(**(more | {"device": "cpu"}))).start()
-        settings = ["kernels=torch", "precision=float32"]
+        settings = ["adapt_to=cpu", "kernels=torch", "precision=float32"]
     output.mkdir(parents=True, exist_ok=True)
     for seed in map(int, draws.split(",")):
         path = output / f"{name}-{method}-{size}-{seed}.json"

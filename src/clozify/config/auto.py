@@ -7,7 +7,7 @@ the same recipe on every machine of a kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -60,8 +60,14 @@ class Conditions:
 
 def fit_recipe(recipe: Recipe, conditions: Conditions) -> Recipe:
     """The recipe with the settings that depend on the conditions; what differs from the shipped recipe stays."""
+    conditions = replace(conditions, device=_device(recipe, conditions))
     changed = _changes(load_recipe("auto").model_dump(), recipe.model_dump())
     return Recipe.model_validate(_merge(_fit(recipe, conditions).model_dump(), changed))
+
+
+def _device(recipe: Recipe, conditions: Conditions) -> str:
+    """The device that settings are chosen for."""
+    return {"device": conditions.device, "cpu": "cpu", "gpu": "cuda"}[recipe.adapt_to]
 
 
 def _changes(shipped: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -189,7 +195,7 @@ def _fit_gpu(recipe: Recipe, conditions: Conditions) -> Recipe:
 
 def explain(recipe: Recipe, conditions: Conditions, pairs: int) -> str:
     """One line: what was chosen, and for which conditions."""
-    device = "a CPU" if conditions.device == "cpu" else "a GPU"
+    device = "a CPU" if _device(recipe, conditions) == "cpu" else "a GPU"
     reason = f"{device}, {conditions.encoder_parameters / 1e6:.0f} M encoder parameters, {conditions.labels} labels"
     if conditions.method == "supervised":
         section = recipe.supervised

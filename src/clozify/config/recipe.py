@@ -50,6 +50,11 @@ class Recipe(Section):
         description="Choose steps, learning rates, rows and members for the device, the model and the data when a run "
         "starts, as the recipe auto does.",
     )
+    adapt_to: Literal["device", "cpu", "gpu"] = Field(
+        "device",
+        description="The device that `adapt` chooses for: the run's own; 'cpu' for few members and steps on a GPU, too; "
+        "'gpu' for its more thorough settings on a CPU, where they take hours.",
+    )
     seed: int = Field(42, ge=0, description="The first seed; repetition r uses seed + r.")
     repetitions: int = Field(3, ge=1, description="Models for each pair, and trainings of the final classifier.")
     max_seq_length: int = Field(

@@ -41,6 +41,14 @@ def test_a_cpu_gets_less_work_than_a_gpu():
     assert cpu.max_seq_length < gpu.max_seq_length
 
 
+def test_adapt_to_chooses_for_another_device():
+    quick = AUTO.with_settings(["adapt_to=cpu"])
+    on_gpu = conditions(device="cuda")
+    assert fit_recipe(quick, on_gpu) == fit_recipe(quick, conditions())
+    assert fit_recipe(AUTO.with_settings(["adapt_to=gpu"]), conditions()).max_pairs is None
+    assert "a CPU" in explain(fit_recipe(quick, on_gpu), on_gpu, 6)
+
+
 def test_many_labels_are_distilled_longer_and_few_rows_not_at_all():
     assert fit_recipe(AUTO, conditions(labels=77)).distill.max_steps > fit_recipe(AUTO, conditions()).distill.max_steps
     assert not fit_recipe(AUTO, conditions(unlabeled=7)).distillation

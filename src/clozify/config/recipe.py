@@ -52,7 +52,7 @@ class Recipe(Section):
     )
     adapt_to: Literal["device", "cpu", "gpu"] = Field(
         "device",
-        description="The device that `adapt` chooses for: the run's own; 'cpu' for few members and steps on a GPU, too; "
+        description="The device that `adapt` chooses for: the run's own; 'cpu' for few members and steps on a GPU; "
         "'gpu' for its more thorough settings on a CPU, where they take hours.",
     )
     seed: int = Field(42, ge=0, description="The first seed; repetition r uses seed + r.")

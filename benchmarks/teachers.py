@@ -50,7 +50,7 @@ from clozify.config.auto import Conditions, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.data.label_matrix import indicators
 from clozify.methods.combination import COMBINED_TEMPERATURE, OnLabeled, Votes, combine_votes, fit_weights, hard_votes
-from clozify.methods.distill import distill, soft_labels
+from clozify.methods.distill import confident_rows, distill, soft_labels
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.classifier import new_classifier
@@ -263,6 +263,8 @@ def distilled_accuracy(cell: Cell, joined: Joined) -> float:
     """The accuracy of a classifier that learns from the soft labels and T, as in `clozify.train`."""
     settings, rows = cell.recipe.distill, np.flatnonzero(np.ptp(joined.unlabeled, axis=1) > 0)  # somebody votes
     temperature = settings.temperature if joined.accuracies is None else COMBINED_TEMPERATURE
+    if joined.accuracies is not None:
+        rows = rows[confident_rows(soft_labels(joined.unlabeled[rows], temperature), settings.confident_rows)]
     targets = soft_labels(joined.unlabeled[rows], temperature)
     texts = {field: list(cell.unlabeled.select(rows).texts(field)) for field in cell.plain.fields}
     if settings.labeled_rows and len(cell.labeled):

@@ -124,6 +124,13 @@ class Distill(StudentTraining):
     scale_by_squared_temperature: bool = Field(
         False, description="Multiply the loss by the temperature squared, as the authors' code does."
     )
+    confident_rows: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Where rules or other teachers vote, too, train on this fraction of each predicted label's rows, "
+        "those with the highest probability; patterns alone keep all rows.",
+    )
     max_steps: int = Field(5000, ge=0, description="Optimizer steps, whatever the number of rows.")
     labeled_rows: bool = Field(
         False, description="Train on T, too, with its labels, unless there are more than 100,000 unlabelled rows."

@@ -22,7 +22,7 @@ from clozify.data.decision import Decision
 from clozify.data.label_matrix import indicators
 from clozify.data.rows import Rows
 from clozify.gpu.options import GpuOptions
-from clozify.methods.distill import distill
+from clozify.methods.distill import confident_rows, distill
 from clozify.methods.reliability import HeldOutScores
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
@@ -79,6 +79,7 @@ class Distillation:
 
     soft_labels: SoftLabels
     name: str = "classifier"
+    confident_rows: float | None = None  # the fraction of each label's rows to train on; None: all rows
 
     def settings(self, plan: Plan) -> Training:
         """The recipe's section `distill`."""
@@ -90,18 +91,22 @@ class Distillation:
         return plan.recipe.distill.steps(len(plan.unlabeled))
 
     def key(self, plan: Plan) -> dict[str, Any]:  # noqa: ARG002
-        """The soft labels."""
-        return {"targets": self.soft_labels.digest}
+        """The soft labels, and which of them are used."""
+        selected = {} if self.confident_rows is None else {"confident_rows": self.confident_rows}
+        return {"targets": self.soft_labels.digest, **selected}
 
     def fit(self, worker: Worker, classifier: Classifier, setup: TrainingSetup) -> list[float]:
         """Train the classifier; returns the losses."""
         plan = worker.plan
         assert plan.unlabeled is not None
         targets = self.soft_labels.load(worker.folder)
+        rows = None if self.confident_rows is None else confident_rows(targets, self.confident_rows)
         if is_small(plan.unlabeled):
             sources = [plan.unlabeled]
             if plan.recipe.distill.labeled_rows:
                 sources.append(plan.labeled)
+                if rows is not None:
+                    rows = np.concatenate([rows, len(targets) + np.arange(len(plan.labeled))])
                 targets = np.concatenate([targets, indicators(plan.labeled)])
             texts = {field: [text for rows in sources for text in rows.texts(field)] for field in plan.task.fields}
             encoded = classifier.encode_texts(texts)
@@ -109,7 +114,7 @@ class Distillation:
             fields = classifier.template.fields
             tokens = unlabeled_tokens_on_disk(worker, classifier.tokenizer, plan.student, fields)
             encoded = EncodedRows(classifier.template, tokens, classifier.max_length)
-        return distill(classifier, encoded, targets, setup)
+        return distill(classifier, encoded, targets, setup, rows)
 
 
 @dataclass(frozen=True)

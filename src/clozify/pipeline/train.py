@@ -217,7 +217,9 @@ def _train_pet(run: Run) -> dict[str, Any]:
     # step 3: train the final classifier on the soft labels
     if plan.is_distilled:
         decision = decision.at_temperature(temperature)  # that of the soft labels
-        results["classifier"], reliability = train_classifier(run, Distillation(soft_labels), decision, held_out)
+        confident_rows = plan.recipe.distill.confident_rows if "teachers" in results else None
+        training = Distillation(soft_labels, confident_rows=confident_rows)
+        results["classifier"], reliability = train_classifier(run, training, decision, held_out)
     _remove_replaced(run)
     return results | {"thresholds": decision.by_label(), "estimate": _keep(run, reliability)}
 

@@ -129,7 +129,7 @@ class FinishedRun:
     def abstainer(self, options: AbstainOptions) -> Abstainer:
         """The thresholds for what is asked for; raises a `RunError` where the run lacks what they need."""
         load_scope = partial(classifier_scope, self.classifier, self.folder)
-        return choose_thresholds(options, str(self.folder), self.task.multilabel, self.reliability, load_scope)
+        return choose_thresholds(options, str(self.folder), self.decision, self.reliability, load_scope)
 
     @property
     def report(self) -> Path:
@@ -203,7 +203,7 @@ class FinishedRun:
         rows = load_rows(data, self.task, column_mapping)
         if with_text:
             text_columns(rows)  # fails before the work, not after it
-        abstainer = abstainer or Abstainer()
+        abstainer = abstainer or Abstainer(self.decision)
         chunks = abstainer.decide(self.score_chunks(rows, abstainer.scope), tally or Tally())
         write_predictions(Path(output), rows, chunks, with_text, top, self.decision)
         return rows
@@ -354,10 +354,12 @@ def predict(
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `with_text`: write the rows' texts to `output` as well.
     - `top`: write each row's `top` likeliest labels to `output` instead of every label's probability.
-    - `min_confidence`: rows whose most probable label is less probable get no prediction. Instead of it, `max_risk`
+    - `min_confidence`: rows whose most probable label is less probable get no prediction; of several labels, it is the
+      probability of exactly the predicted ones. Instead of it, `max_risk`
       (the most predictions that may be wrong, as 0.05) or `coverage` (how many rows get a prediction, as 0.8) choose
       the threshold on held-out scores of the run's labelled rows.
-    - `sets`: also a set of labels for each row, which contains the true one for this fraction of the rows, as 0.9.
+    - `sets`: also a set of labels for each row, which contains the true one, or all true ones, for this fraction of the
+      rows, as 0.9.
     - `reject_out_of_scope`: rows that are like none of the training get no prediction; True, or the fraction of rows
       of the task that may be rejected.
     """

@@ -20,6 +20,7 @@ from clozify.config.recipe import Training
 from clozify.data.decision import Decision
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.finetune import finetune
+from clozify.methods.label_set_reliability import HeldOutLabelSets
 from clozify.metrics import BasicMetrics, Evaluation, detailed_metrics, mean_micro_f1
 from clozify.models.lora import save_adapter
 from clozify.pipeline.folds import Fold, make_folds
@@ -89,11 +90,16 @@ def _of_pair(zero_points: ZeroPoints, pair: int) -> tuple[float, ...] | None:
     return None if zero_points is None else tuple(zero_points[pair])
 
 
-def choose_member_thresholds(run: Run, pair_weights: Sequence[float], zero_points: ZeroPoints) -> Decision:
-    """How members' scores become labels; with several a row, by thresholds from members of the best pair on folds."""
+def choose_member_thresholds(
+    run: Run, pair_weights: Sequence[float], zero_points: ZeroPoints
+) -> tuple[Decision, HeldOutLabelSets | None]:
+    """How members' scores become labels; with several a row, by thresholds from members of the best pair on folds.
+
+    Also returns the scores of the folds, with several labels a row.
+    """
     folds = make_folds(run.plan)
     if not folds:
-        return decide_without_folds(run)
+        return decide_without_folds(run), None
     best = int(np.argmax(pair_weights))
     seed = run.plan.seeds(len(run.plan.task.pairs))[best][0]
     specs = [

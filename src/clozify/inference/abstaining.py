@@ -155,8 +155,8 @@ class Abstainer:
             several = self.decision.multilabel
             lines.append(
                 f"Prediction sets, with {'the predicted labels and all others' if several else 'the labels'} of a "
-                f"probability of at least {self.set_threshold:.3g}, chosen on {self.held_out:,} held-out labelled rows, "
-                f"contain {'all true labels' if several else 'the true label'} for {_percent(self.level)} of the rows"
+                f"probability of at least {self.set_threshold:.3g}, chosen on {self.held_out:,} held-out labelled "
+                f"rows, contain {'all true labels' if several else 'the true label'} for {_percent(self.level)} of the rows"
                 f"{size}."
             )
         return lines
@@ -247,9 +247,9 @@ def _max_score(scope: Scope, rejected: float, source: str) -> float:
     threshold = scope.threshold(rejected)
     if threshold is None:
         raise RunError(
-            f"--reject-out-of-scope {rejected:g} takes the scores of {fewest_rows(1 - rejected):,} rows of the training "
-            f"or more, and '{source}' has those of {len(scope.in_scope):,}; train with more (--labeled or --unlabeled), "
-            "or name a larger fraction."
+            f"--reject-out-of-scope {rejected:g} takes the scores of {fewest_rows(1 - rejected):,} rows of the "
+            f"training or more, and '{source}' has those of {len(scope.in_scope):,}; train with more (--labeled or "
+            "--unlabeled), or name a larger fraction."
         )
     return threshold
 

@@ -67,7 +67,7 @@ def selective(run: RunRecord, test: Rows | None) -> Selective | None:
 
 
 def _test_rows(run: RunRecord, test: Rows | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
-    """The confidence of each test row, at the result's temperature, and whether all of its labels are right: (rows,)."""
+    """The confidence of each test row, at the result's temperature, and whether its labels are right: (rows,)."""
     scores = result_test_scores(run)
     if scores is None or test is None or len(test) != len(scores):
         return None

@@ -131,6 +131,7 @@ def show_groups(console: Console, groups: GroupMetrics | None) -> None:
 
 def estimate_sentence(estimate: AccuracyMetrics) -> str:
     """The estimated accuracy with its interval, and what it comes from; of several labels a row, micro-F1 first."""
+
     def text(value: float, low: float, high: float) -> str:
         return f"{percent(value)} (95% interval {percent(low)} to {percent(high)})"
 

@@ -124,9 +124,7 @@ def test_sets_contain_all_true_labels_as_often_as_asked_for(level):
     for seed in range(300):
         held_out, new = held_out_rows(50, seed=2 * seed), held_out_rows(50, seed=2 * seed + 1)
         threshold = set_threshold(held_out.true_probability, level)
-        naive = sorted(
-            min((expit(s) for s, t in zip(*row, strict=True) if t), default=1.0) for row in _rows(held_out)
-        )
+        naive = sorted(min((expit(s) for s, t in zip(*row, strict=True) if t), default=1.0) for row in _rows(held_out))
         assert threshold == pytest.approx(naive[int((1 - level) * 51 + 1e-9) - 1])
         probabilities = expit(new.scores)
         sets = prediction_sets(probabilities, threshold, probabilities >= 2)  # none is predicted

@@ -144,7 +144,7 @@ def test_a_given_threshold_needs_no_held_out_rows(bare, folder):
         (["--reject-out-of-scope", 2], "--reject-out-of-scope takes a number"),
         (["--max-risk", 0.01], "no threshold promises a risk of at most 1%; use --max-risk 0.0"),
         (["--sets", 0.99], "take 99 held-out labelled rows or more, and the run has 40"),
-        (["--reject-out-of-scope", 0.01], "takes the scores of 99 unlabelled rows or more"),
+        (["--reject-out-of-scope", 0.01], "takes the scores of 99 rows of the training or more"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(folder, arguments, message):
@@ -254,6 +254,40 @@ def test_a_trained_classifier_has_its_reference_rows(method, start_run, files):
     run = FinishedRun(copied)
     scores = scope_scores(run, run.predict(["a fine game number 3", "data"]).rows)
     assert ((scores >= -1e-3) & (scores <= 2)).all()
+
+
+@pytest.mark.parametrize("method", ["supervised", "pet", "frozen"])
+def test_without_unlabelled_rows_the_labelled_ones_are_the_reference(method, start_run, files):
+    """A classifier of the supervised baseline, and ensembles of fine-tuned members and of label vectors."""
+    start_run(method=method, unlabeled=None, test=None, settings=STEPS)
+    run = FinishedRun(files / "run", precision="float32")
+    texts = [line.split(",", 1)[1] for line in (files / "labeled.csv").read_text().splitlines()[1:]]
+    own, other = clozify.predict(run, texts, reject_out_of_scope=0.2), "0 1 2 3 4 5 6 7 8 9 ; ; ; ; ; ;"
+    assert own.out_of_scope == pytest.approx(0, abs=0.02)  # each is a reference row itself
+    assert own.abstained == [None] * len(texts)
+    result = invoke("predict", files / "run", "--text", other, "--reject-out-of-scope", 0.2)
+    assert "which 20% of 10 rows of the training have" in result.stderr
+    assert json.loads(result.stdout)["out_of_scope"] > own.out_of_scope.max()
+    with pytest.raises(RunError, match="takes the scores of 19 rows of the training or more, and .* has those of 10"):
+        clozify.predict(run, texts, reject_out_of_scope=True)
+    served = ServedModel(files / "run", precision="float32", options=AbstainOptions(reject_out_of_scope=0.2))
+    expected = clozify.predict(run, [other, texts[0]], reject_out_of_scope=0.2)
+    assert served.scores({"text": [other, texts[0]]})[:, -1] == pytest.approx(expected.out_of_scope, abs=1e-4)
+
+
+def test_the_reference_of_an_ensemble_are_the_states_of_its_heaviest_member(start_run, files):
+    start_run(unlabeled=None, test=None, settings=STEPS)
+    run = FinishedRun(files / "run")
+    weights = json.loads((files / "run" / "ensemble.json").read_text())["weights"]
+    heaviest = max(weights, key=lambda member: member["weight"])["member"]
+    assert run.ensemble_members.scope_folder.parent.name == heaviest
+    member = run.ensemble_members.load_scope_member()
+    rows = run.predict(["a fine game number 3", "data"]).rows
+    scope = load_scope(files / "run" / "members" / heaviest / "model")
+    assert scope_scores(run, rows) == pytest.approx(scope.scores(member.states(rows)), abs=1e-5)
+    (run.ensemble_members.scope_folder / SCOPE_FILE).unlink()
+    with pytest.raises(RunError, match=r"The ensemble in .* has no scope\.safetensors"):
+        clozify.predict(run, ["a"], reject_out_of_scope=0.2)
 
 
 @pytest.fixture(scope="module")

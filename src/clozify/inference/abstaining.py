@@ -147,7 +147,7 @@ class Abstainer:
         if self.rejected is not None and self.scope is not None:
             lines.append(
                 f"Rows with an out-of-scope score above {self.max_score:.3g}, which {_percent(self.rejected)} of "
-                f"{len(self.scope.in_scope):,} rows of the training have, get no prediction"
+                f"{len(self.scope.reference_scores(self.rejected)):,} rows of the training have, get no prediction"
                 f"{_counted(tally, OUT_OF_SCOPE)}."
             )
         if self.level is not None:
@@ -156,8 +156,8 @@ class Abstainer:
             lines.append(
                 f"Prediction sets, with {'the predicted labels and all others' if several else 'the labels'} of a "
                 f"probability of at least {self.set_threshold:.3g}, chosen on {self.held_out:,} held-out labelled "
-                f"rows, contain {'all true labels' if several else 'the true label'} for {_percent(self.level)} of the rows"
-                f"{size}."
+                f"rows, contain {'all true labels' if several else 'the true label'} for {_percent(self.level)} of the "
+                f"rows{size}."
             )
         return lines
 
@@ -248,8 +248,8 @@ def _max_score(scope: Scope, rejected: float, source: str) -> float:
     if threshold is None:
         raise RunError(
             f"--reject-out-of-scope {rejected:g} takes the scores of {fewest_rows(1 - rejected):,} rows of the "
-            f"training or more, and '{source}' has those of {len(scope.in_scope):,}; train with more (--labeled or "
-            "--unlabeled), or name a larger fraction."
+            f"training or more, and '{source}' has those of {len(scope.reference_scores(rejected)):,}; train with more "
+            "(--labeled or --unlabeled), or name a larger fraction."
         )
     return threshold
 

@@ -1,8 +1,8 @@
 """How good a result with several labels a row is, without a test set: its micro-F1 and its exact match.
 
 T is split into folds; models that are trained without a fold score it. The thresholds of a fold are chosen on the
-scores of the other folds, so that no row has part in choosing those that decide about it. With tp, fp and fn the decisions of
-all rows, and k folds,
+scores of the other folds, so that no row has part in choosing those that decide about it. With tp, fp and fn the
+decisions of all rows, and k folds,
 
     F1 = 2 tp / (2 tp + fp + fn),    f = 1 - (1 - F1) ((k - 1) / k)^0.2
 

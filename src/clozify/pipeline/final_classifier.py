@@ -33,7 +33,7 @@ from clozify.models.loading import make_readable
 from clozify.pipeline.cross_fitting import HeldOut, calibrate, calibrate_classifier, publish_reliability
 from clozify.pipeline.folds import Fold, estimate_folds, make_folds
 from clozify.pipeline.run import Run
-from clozify.pipeline.scope import fit_scope
+from clozify.pipeline.scope import classifier_scope
 from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
 from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
@@ -315,7 +315,7 @@ class ClassifierJob:
                     sample = plan.unlabeled.select(np.unique(chosen.astype(np.int64)))
                     np.save(tmp_path / UNLABELED_SCORES, _score(classifier, sample, device))
                 classifier.save(tmp_path / "model")
-                save_scope(tmp_path / "model", fit_scope(classifier, plan, device))
+                save_scope(tmp_path / "model", classifier_scope(classifier, plan))
                 make_readable(tmp_path / "model")
             seconds = time.monotonic() - started
             record = {

@@ -22,9 +22,11 @@ from clozify.methods.ensemble import combine_scores
 from clozify.methods.finetune import finetune
 from clozify.methods.label_set_reliability import HeldOutLabelSets
 from clozify.metrics import BasicMetrics, Evaluation, detailed_metrics, mean_micro_f1
+from clozify.models.cloze import ClozeModel
 from clozify.models.lora import save_adapter
 from clozify.pipeline.folds import Fold, make_folds
 from clozify.pipeline.run import Run
+from clozify.pipeline.scope import MEMBER_SCOPE, member_scope
 from clozify.pipeline.scoring import score_data_set, write_scores
 from clozify.pipeline.sharded_scoring import ShardedScoring, ShardJob, save_trained_weights, shard_spans
 from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
@@ -37,6 +39,7 @@ from clozify.runs.keys import hash_key, job_key
 from clozify.runs.metrics import MemberMetrics, MembersMetrics
 from clozify.runs.plan import Plan
 from clozify.runs.records import HELD_OUT_SCORES, Member
+from clozify.runs.scope import save_scope
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
 
@@ -162,6 +165,7 @@ def _key(run: Run, spec: MemberSpec) -> str:
         attention_dropout=plan.recipe.attention_dropout,
         score_unlabeled=spec.score_unlabeled,
         keep_weights=spec.keep_weights,
+        **(MEMBER_SCOPE if spec.keep_weights else {}),
         adapter=plan.recipe.adapter.model_dump(mode="json"),
         **({} if spec.fold is None else {"fold": [spec.fold.index, spec.fold.count, plan.recipe.seed]}),
         **scores_inputs(run),
@@ -210,6 +214,8 @@ class MemberJob:
                 save_adapter(worker.model.model, tmp_path / "model", plan.base)
             elif spec.keep_weights:
                 worker.model.save(tmp_path / "model")
+            if spec.keep_weights and isinstance(worker.model, ClozeModel):
+                save_scope(tmp_path / "model", member_scope(worker.model, prompts, plan))
             seconds = time.monotonic() - started
             record = {
                 "pair": plan.task.pairs[spec.pair].name,

@@ -176,7 +176,7 @@ def test_rows_unlike_the_training_are_rejected(folder, rows, tmp_path):
     table = pd.read_csv(tmp_path / "o.csv")
     assert table["out_of_scope"].to_numpy() == pytest.approx(0, abs=0.02)
     assert table["abstained"].isna().all()
-    assert "which 5% of 30 unlabelled rows have" in result.stderr
+    assert "which 5% of 30 rows of the training have" in result.stderr
     scope = load_scope(folder)
     others = ["utility " * 9, *TEXTS[:3]]
     predictions = clozify.predict(folder, others, reject_out_of_scope=0.2)
@@ -335,13 +335,67 @@ def test_the_estimator_has_prediction_sets_and_keeps_the_held_out_scores(fitted,
         loaded.fit(TEXTS[:4], ["yes", "no"] * 2)
 
 
-def test_rows_with_several_labels_cannot_be_abstained_from(tiny_folder, tmp_path):
+@pytest.fixture
+def several(tiny_folder, tmp_path):
+    """A classifier for several labels a row, with held-out scores like its own, the less confident half wrong."""
     task = TASK.replace('fields = ["text"]', 'fields = ["text"]\nmultilabel = true')
     folder = save_classifier(tiny_folder("bert"), task, tmp_path / "several")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"thresholds": {"1": 0.5, "2": 0.5}}))
-    for name in ("min_confidence", "max_risk", "coverage", "sets"):
-        with pytest.raises(
-            RunError, match=rf"may have several labels, for which there is no --{name.replace('_', '-')}"
-        ):
-            clozify.predict(folder, ["a"], **{name: 0.5})
+    probabilities = FinishedRun(save_thresholds(folder, config, 0.5, 0.5)).predict(TEXTS).probabilities
+    save_thresholds(folder, config, *np.median(probabilities, axis=0))
+    confidence = FinishedRun(folder).decision.confidence(probabilities)
+    write_record(folder, confidence, confidence >= np.median(confidence), probabilities.min(axis=1))
+    return folder
+
+
+def save_thresholds(folder, config, first, second):
+    content = config | {"thresholds": {"1": float(first), "2": float(second)}}
+    (folder / "config.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_rows_with_several_labels_are_abstained_from_by_the_probability_of_all_of_them(several, rows, tmp_path):
+    run = FinishedRun(several)
+    predictions = clozify.predict(run, TEXTS, max_risk=0.1, sets=0.8)
+    thresholds = np.array(run.decision.thresholds)
+    predicted = predictions.probabilities >= thresholds
+    confidence = np.where(predicted, predictions.probabilities, 1 - predictions.probabilities).prod(axis=1)
+    result = invoke(
+        "predict", several, "--data", rows, "--max-risk", 0.1, "--sets", 0.8, "--output", tmp_path / "o.csv"
+    )
+    (threshold,) = map(float, re.findall(r"confidence below ([\d.]+) get no prediction", result.stderr))
+    is_abstained = [reason is not None for reason in predictions.abstained]
+    assert 0 < sum(is_abstained) < 40
+    assert is_abstained == (confidence < run.abstainer(AbstainOptions(max_risk=0.1)).threshold).tolist()
+    assert threshold == pytest.approx(run.abstainer(AbstainOptions(max_risk=0.1)).threshold, abs=1e-3)
+    assert "of them with all labels right" in result.stderr
+    lowest = sorted(run.reliability.true_probability)[8 - 1]  # floor(0.2 * 41)
+    expected = (predictions.probabilities >= lowest) | predicted
+    assert predictions.sets == [[name for name, is_in in zip("12", row, strict=True) if is_in] for row in expected]
+    assert "Prediction sets, with the predicted labels and all others of a probability of at least" in result.stderr
+    assert "contain all true labels for 80% of the rows" in result.stderr
+    table = pd.read_csv(tmp_path / "o.csv", keep_default_na=False)
+    assert table["prediction_set"].tolist() == ["|".join(labels) for labels in predictions.sets]
+    assert (table["abstained"] == CONFIDENCE).tolist() == is_abstained
+
+
+def test_the_server_has_sets_of_several_labels(several):
+    options = AbstainOptions(coverage=0.5, sets=0.8)
+    expected = clozify.predict(several, TEXTS[:8], coverage=0.5, sets=0.8)
+    with running(ServedModel(several, options=options)) as server:
+        answer = post(server.port, {"texts": TEXTS[:8]})[1]["predictions"]
+        schema = json.dumps(post(server.port, path="/openapi.json")[1])
+    assert [line["prediction_set"] for line in answer] == expected.sets
+    assert [line["abstained"] for line in answer] == expected.abstained
+    assert [line["labels"] for line in answer] == expected.answers.keep(
+        expected.decision.name_lists(expected.decision.predict(expected.probabilities))
+    )
+    assert '"minItems": 0' in schema
+
+
+def test_the_estimator_refuses_to_leave_rows_with_several_labels_out(tiny_folder):
+    task = {"name": "x", "fields": ["text"], "multilabel": True, "patterns": ["{mask} {text}"]}
+    task |= {"labels": {"a": "good", "b": "bad"}}
+    estimator = PetClassifier(task, model=str(tiny_folder("bert")), max_risk=0.1)
+    with pytest.raises(ValueError, match=r"cannot leave rows out; remove 'max_risk', or use clozify\.predict"):
+        estimator.fit(["x", "y"], [["a"], ["b"]])

@@ -193,7 +193,7 @@ def test_clean_rows_have_no_findings_and_rows_in_memory_are_rows(files, tiny_fol
 def make_label_sets(count, name):
     rows = make_rows(count, name)
     rng = np.random.default_rng(7)
-    rows["text"] += np.where(rng.random(count) < 0.5, " and a fight", "")
+    rows["text"] = np.where(rng.random(count) < 0.5, "A fight. ", "No word. ") + rows["text"]
     rows["label"] = [
         "|".join(label for label, word in (("1", "boring"), ("3", "fight")) if word in text) for text in rows["text"]
     ]
@@ -262,7 +262,6 @@ def test_few_rows_with_several_labels_and_unknown_names_are_audited(files, tiny_
     result = clozify.audit(task, "several.csv", model=str(tiny_folder("bert")))
     assert [row.row.row for row in result.unknown_labels] == [3]
     assert result.duplicates[0].labels_differ
-    assert result.label_errors == []
     assert any("fewer than 5 labelled rows" in note for note in result.notes)
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from clozify import load_run, read_rows
 from clozify.data.rows import Rows
 from clozify.inference import drift as module
+from clozify.inference.drift_scope import probabilities_and_states
 from clozify.inference.finished_run import FinishedRun
 from clozify.report.run import RunRecord
 from clozify.report.run_data import reread_rows
@@ -33,13 +34,15 @@ COMMON = 0.05  # a label with this share of the rows is frequent
 Split = tuple[NDArray[np.int64], NDArray[np.int64]]  # reference and new rows
 
 
-def predictions(finished: FinishedRun, rows: dict[str, Rows], path: Path) -> dict[str, NDArray[np.float64]]:
-    """Each set's probabilities, (rows, labels); kept in a file."""
+def predictions(finished: FinishedRun, rows: dict[str, Rows], path: Path) -> dict[str, NDArray[Any]]:
+    """Each set's probabilities, (rows, labels), and states, (rows, hidden); kept in a file."""
     if not path.exists():
-        arrays: dict[str, Any] = {name: finished.probabilities(of_name) for name, of_name in rows.items()}
+        arrays: dict[str, Any] = {}
+        for name, of_name in rows.items():
+            arrays[name], arrays[f"{name} states"] = probabilities_and_states(finished, of_name)
         np.savez(path, **arrays)
     with np.load(path) as content:
-        return {name: content[name] for name in rows}
+        return dict(content)
 
 
 def random_splits(count: int, rows: int, size: int) -> Iterator[Split]:
@@ -63,13 +66,15 @@ def doubled(count: int, predicted: NDArray[np.int64], labels: NDArray[np.int64],
 class Benchmark:
     """Rows with stored predictions, compared as the command compares them."""
 
-    def __init__(self, finished: FinishedRun, rows: dict[str, Rows], probabilities: dict[str, NDArray[Any]]) -> None:
-        self.finished, self.rows, self.probabilities = finished, rows, probabilities
+    def __init__(self, finished: FinishedRun, rows: dict[str, Rows], predictions: dict[str, NDArray[Any]]) -> None:
+        self.finished, self.rows = finished, rows
+        self.probabilities = {name: predictions[name] for name in rows}
+        self.states = {name: predictions[f"{name} states"] for name in rows}
 
     def profile(self, name: str, chosen: NDArray[np.int64], reference: Any = None) -> module.Profile:
         """The profile of some rows of a set."""
         rows, of_rows = self.rows[name].select(chosen), self.probabilities[name][chosen]
-        return module.profile_of(rows, of_rows, self.finished, reference)
+        return module.profile_of(rows, of_rows, self.states[name][chosen], self.finished, reference)
 
     def alarms(
         self, splits: Iterator[Split], new: str = "unused", reference: str = "unused"

@@ -131,6 +131,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._abstain_options()  # an error before the training
         task = _load_task(self.task, y)
+        self._check_abstaining(task)
         columns = extract_columns(X, task, "X")
         names: Sequence[str | None]
         if task.multilabel:
@@ -180,6 +181,15 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except RunError as error:
             raise InputError(error.problems) from None
 
+    def _check_abstaining(self, task: Task) -> None:
+        """Raise an `InputError` where `predict` returns a matrix and shall leave rows out."""
+        names = [name for name in ("min_confidence", "max_risk", "coverage") if getattr(self, name) is not None]
+        if task.multilabel and names:
+            raise InputError(
+                f"Rows of this task may have several labels, so that predict returns a matrix of 0 and 1, which cannot "
+                f"leave rows out; remove {quoted(names)}, or use clozify.predict with the folder `run_`."
+            )
+
     def _settings_with_seed(self) -> list[str]:
         """The recipe's settings, with `random_state` as its seed."""
         settings = [self.settings] if isinstance(self.settings, str) else list(self.settings)
@@ -218,6 +228,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows may have several labels, a matrix of 0 and 1, (rows, labels), with a column for each of `classes_`.
         """
         check_is_fitted(self)
+        self._check_abstaining(self.task_)
         abstainer = self._fitted.run.abstainer(self._abstain_options())
         probabilities = self.predict_proba(X)
         if self.task_.multilabel:
@@ -233,7 +244,7 @@ class PetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_set(self, X: Any, level: float = 0.9) -> NDArray[np.bool_]:  # noqa: N803
         """Whether each of `classes_` is in a row's prediction set, (rows, labels).
 
-        The set contains the true label for a fraction `level` of the rows.
+        The set contains the true label, or all true labels, for a fraction `level` of the rows.
         """
         check_is_fitted(self)
         abstainer = self._fitted.run.abstainer(self._abstain_options(level))

@@ -38,7 +38,8 @@ class Slow:
 
     def __init__(self, task):
         self.task, self.gate, self.scored = parse_task(task), threading.Event(), []
-        self.decision, self.abstainer = Decision(self.task.labels), Abstainer()
+        self.decision = Decision(self.task.labels)
+        self.abstainer = Abstainer(self.decision)
 
     def scores(self, texts):
         assert self.gate.wait(20)

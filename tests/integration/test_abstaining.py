@@ -144,7 +144,7 @@ def test_a_given_threshold_needs_no_held_out_rows(bare, folder):
         (["--reject-out-of-scope", 2], "--reject-out-of-scope takes a number"),
         (["--max-risk", 0.01], "no threshold promises a risk of at most 1%; use --max-risk 0.0"),
         (["--sets", 0.99], "take 99 held-out labelled rows or more, and the run has 40"),
-        (["--reject-out-of-scope", 0.01], "takes the scores of 99 unlabelled rows or more"),
+        (["--reject-out-of-scope", 0.01], "takes the scores of 99 rows of the training or more"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(folder, arguments, message):
@@ -176,7 +176,7 @@ def test_rows_unlike_the_training_are_rejected(folder, rows, tmp_path):
     table = pd.read_csv(tmp_path / "o.csv")
     assert table["out_of_scope"].to_numpy() == pytest.approx(0, abs=0.02)
     assert table["abstained"].isna().all()
-    assert "which 5% of 30 unlabelled rows have" in result.stderr
+    assert "which 5% of 30 rows of the training have" in result.stderr
     scope = load_scope(folder)
     others = ["utility " * 9, *TEXTS[:3]]
     predictions = clozify.predict(folder, others, reject_out_of_scope=0.2)
@@ -256,6 +256,40 @@ def test_a_trained_classifier_has_its_reference_rows(method, start_run, files):
     assert ((scores >= -1e-3) & (scores <= 2)).all()
 
 
+@pytest.mark.parametrize("method", ["supervised", "pet", "frozen"])
+def test_without_unlabelled_rows_the_labelled_ones_are_the_reference(method, start_run, files):
+    """A classifier of the supervised baseline, and ensembles of fine-tuned members and of label vectors."""
+    start_run(method=method, unlabeled=None, test=None, settings=STEPS)
+    run = FinishedRun(files / "run", precision="float32")
+    texts = [line.split(",", 1)[1] for line in (files / "labeled.csv").read_text().splitlines()[1:]]
+    own, other = clozify.predict(run, texts, reject_out_of_scope=0.2), "0 1 2 3 4 5 6 7 8 9 ; ; ; ; ; ;"
+    assert own.out_of_scope == pytest.approx(0, abs=0.02)  # each is a reference row itself
+    assert own.abstained == [None] * len(texts)
+    result = invoke("predict", files / "run", "--text", other, "--reject-out-of-scope", 0.2)
+    assert "which 20% of 10 rows of the training have" in result.stderr
+    assert json.loads(result.stdout)["out_of_scope"] > own.out_of_scope.max()
+    with pytest.raises(RunError, match="takes the scores of 19 rows of the training or more, and .* has those of 10"):
+        clozify.predict(run, texts, reject_out_of_scope=True)
+    served = ServedModel(files / "run", precision="float32", options=AbstainOptions(reject_out_of_scope=0.2))
+    expected = clozify.predict(run, [other, texts[0]], reject_out_of_scope=0.2)
+    assert served.scores({"text": [other, texts[0]]})[:, -1] == pytest.approx(expected.out_of_scope, abs=1e-4)
+
+
+def test_the_reference_of_an_ensemble_are_the_states_of_its_heaviest_member(start_run, files):
+    start_run(unlabeled=None, test=None, settings=STEPS)
+    run = FinishedRun(files / "run")
+    weights = json.loads((files / "run" / "ensemble.json").read_text())["weights"]
+    heaviest = max(weights, key=lambda member: member["weight"])["member"]
+    assert run.ensemble_members.scope_folder.parent.name == heaviest
+    member = run.ensemble_members.load_scope_member()
+    rows = run.predict(["a fine game number 3", "data"]).rows
+    scope = load_scope(files / "run" / "members" / heaviest / "model")
+    assert scope_scores(run, rows) == pytest.approx(scope.scores(member.states(rows)), abs=1e-5)
+    (run.ensemble_members.scope_folder / SCOPE_FILE).unlink()
+    with pytest.raises(RunError, match=r"The ensemble in .* has no scope\.safetensors"):
+        clozify.predict(run, ["a"], reject_out_of_scope=0.2)
+
+
 @pytest.fixture(scope="module")
 def fitted(tiny_folder):
     """An estimator with held-out scores written by hand."""
@@ -301,13 +335,67 @@ def test_the_estimator_has_prediction_sets_and_keeps_the_held_out_scores(fitted,
         loaded.fit(TEXTS[:4], ["yes", "no"] * 2)
 
 
-def test_rows_with_several_labels_cannot_be_abstained_from(tiny_folder, tmp_path):
+@pytest.fixture
+def several(tiny_folder, tmp_path):
+    """A classifier for several labels a row, with held-out scores like its own, the less confident half wrong."""
     task = TASK.replace('fields = ["text"]', 'fields = ["text"]\nmultilabel = true')
     folder = save_classifier(tiny_folder("bert"), task, tmp_path / "several")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"thresholds": {"1": 0.5, "2": 0.5}}))
-    for name in ("min_confidence", "max_risk", "coverage", "sets"):
-        with pytest.raises(
-            RunError, match=rf"may have several labels, for which there is no --{name.replace('_', '-')}"
-        ):
-            clozify.predict(folder, ["a"], **{name: 0.5})
+    probabilities = FinishedRun(save_thresholds(folder, config, 0.5, 0.5)).predict(TEXTS).probabilities
+    save_thresholds(folder, config, *np.median(probabilities, axis=0))
+    confidence = FinishedRun(folder).decision.confidence(probabilities)
+    write_record(folder, confidence, confidence >= np.median(confidence), probabilities.min(axis=1))
+    return folder
+
+
+def save_thresholds(folder, config, first, second):
+    content = config | {"thresholds": {"1": float(first), "2": float(second)}}
+    (folder / "config.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_rows_with_several_labels_are_abstained_from_by_the_probability_of_all_of_them(several, rows, tmp_path):
+    run = FinishedRun(several)
+    predictions = clozify.predict(run, TEXTS, max_risk=0.1, sets=0.8)
+    thresholds = np.array(run.decision.thresholds)
+    predicted = predictions.probabilities >= thresholds
+    confidence = np.where(predicted, predictions.probabilities, 1 - predictions.probabilities).prod(axis=1)
+    result = invoke(
+        "predict", several, "--data", rows, "--max-risk", 0.1, "--sets", 0.8, "--output", tmp_path / "o.csv"
+    )
+    (threshold,) = map(float, re.findall(r"confidence below ([\d.]+) get no prediction", result.stderr))
+    is_abstained = [reason is not None for reason in predictions.abstained]
+    assert 0 < sum(is_abstained) < 40
+    assert is_abstained == (confidence < run.abstainer(AbstainOptions(max_risk=0.1)).threshold).tolist()
+    assert threshold == pytest.approx(run.abstainer(AbstainOptions(max_risk=0.1)).threshold, abs=1e-3)
+    assert "of them with all labels right" in result.stderr
+    lowest = sorted(run.reliability.true_probability)[8 - 1]  # floor(0.2 * 41)
+    expected = (predictions.probabilities >= lowest) | predicted
+    assert predictions.sets == [[name for name, is_in in zip("12", row, strict=True) if is_in] for row in expected]
+    assert "Prediction sets, with the predicted labels and all others of a probability of at least" in result.stderr
+    assert "contain all true labels for 80% of the rows" in result.stderr
+    table = pd.read_csv(tmp_path / "o.csv", keep_default_na=False)
+    assert table["prediction_set"].tolist() == ["|".join(labels) for labels in predictions.sets]
+    assert (table["abstained"] == CONFIDENCE).tolist() == is_abstained
+
+
+def test_the_server_has_sets_of_several_labels(several):
+    options = AbstainOptions(coverage=0.5, sets=0.8)
+    expected = clozify.predict(several, TEXTS[:8], coverage=0.5, sets=0.8)
+    with running(ServedModel(several, options=options)) as server:
+        answer = post(server.port, {"texts": TEXTS[:8]})[1]["predictions"]
+        schema = json.dumps(post(server.port, path="/openapi.json")[1])
+    assert [line["prediction_set"] for line in answer] == expected.sets
+    assert [line["abstained"] for line in answer] == expected.abstained
+    assert [line["labels"] for line in answer] == expected.answers.keep(
+        expected.decision.name_lists(expected.decision.predict(expected.probabilities))
+    )
+    assert '"minItems": 0' in schema
+
+
+def test_the_estimator_refuses_to_leave_rows_with_several_labels_out(tiny_folder):
+    task = {"name": "x", "fields": ["text"], "multilabel": True, "patterns": ["{mask} {text}"]}
+    task |= {"labels": {"a": "good", "b": "bad"}}
+    estimator = PetClassifier(task, model=str(tiny_folder("bert")), max_risk=0.1)
+    with pytest.raises(ValueError, match=r"cannot leave rows out; remove 'max_risk', or use clozify\.predict"):
+        estimator.fit(["x", "y"], [["a"], ["b"]])

@@ -190,15 +190,79 @@ def test_clean_rows_have_no_findings_and_rows_in_memory_are_rows(files, tiny_fol
     assert any("fewer than 5 labelled rows" in note for note in result.notes)
 
 
-def test_several_labels_a_row_are_audited_without_label_errors(files, tiny_folder):
+def make_label_sets(count, name):
+    rows = make_rows(count, name)
+    rng = np.random.default_rng(7)
+    rows["text"] = np.where(rng.random(count) < 0.5, "A fight. ", "No word. ") + rows["text"]
+    rows["label"] = [
+        "|".join(label for label, word in (("1", "boring"), ("3", "fight")) if word in text) for text in rows["text"]
+    ]
+    return rows
+
+
+@pytest.fixture
+def _states_of_words(monkeypatch):
+    """States that tell whether a text has each of two words."""
+
+    def states(model, rows, advance=lambda count: None):
+        rng, batch = np.random.default_rng(0), rows.batch(np.arange(len(rows)))
+        decoded = [model.tokenizer.decode(ids) for ids in batch.input_ids]
+        values = 0.01 * rng.normal(size=(len(rows), 2 * model.head.word_vectors.shape[1]))
+        values[:, -2:] += [[5.0 * ("boring" in text), 5.0 * ("fight" in text)] for text in decoded]
+        advance(len(rows))
+        return values.astype(np.float16)
+
+    monkeypatch.setattr(audit_scores, "compute_states", states)
+
+
+@pytest.mark.usefixtures("_states_of_words", "files")
+def test_missing_and_superfluous_labels_are_found_and_written_to_the_file_to_correct(tiny_folder):
+    labeled, test = make_label_sets(60, "training"), make_label_sets(20, "evaluation")
+    truth = labeled["label"].tolist()
+    both = truth.index("1|3")
+    none = truth.index("")
+    labeled.loc[both, "label"] = "3"  # one is missing
+    labeled.loc[none, "label"] = "1"  # one is superfluous
+    labeled.to_csv("several.csv", index=False)
+    test.loc[2, "label"] = {"1": "", "3": "1|3", "": "1", "1|3": "3"}[test.loc[2, "label"]]
+    test.to_csv("several_test.csv", index=False)
+    task = clozify.load_task("task.toml").with_changes(multilabel=True, aliases=[])
+    inputs = (task, "several.csv", None, "several_test.csv", str(tiny_folder("bert")), "out.csv", "test_out.csv")
+    result = clozify.audit(*inputs, settings=["max_seq_length=60"])
+    errors = {(error.row.data, error.row.row): error for error in result.label_errors}
+    assert set(errors) == {("labeled", both + 1), ("labeled", none + 1), ("test", 3)}
+    missing, superfluous = errors["labeled", both + 1], errors["labeled", none + 1]
+    assert (missing.suggestion, list(missing.missing), missing.superfluous) == ("1|3", ["1"], {})
+    assert (superfluous.suggestion, superfluous.missing, list(superfluous.superfluous)) == ("", {}, ["1"])
+    assert superfluous.superfluous["1"] < 0.5 < missing.missing["1"] == missing.probability
+    findings = {finding.kind: finding.text for finding in result.findings}
+    assert findings["label errors in labelled rows"] == (
+        "2 of 60 labelled rows may have wrong labels: 1 may be missing, 1 superfluous"
+    )
+    table = pd.read_csv("out.csv", keep_default_na=False)
+    first = table[:2].set_index("audit_row")
+    assert set(first.index) == {both + 1, none + 1}
+    assert first.loc[both + 1, "audit_suggestion"] == "1|3"
+    assert first.loc[both + 1, "audit_reason"].startswith("'1' may be missing (")
+    assert first.loc[none + 1, "audit_reason"].startswith("'1' may be superfluous (")
+    assert pd.read_csv("test_out.csv", keep_default_na=False).loc[0, "audit_row"] == 3
+    table["label"] = table["audit_suggestion"].where(table["audit_reason"] != "", table["label"])
+    table.to_csv("corrected.csv", index=False)
+    targets = clozify.read_rows("corrected.csv", task).label_matrix
+    assert ["|".join(np.array(["1", "2", "3"])[row == 1]) for row in targets] == [
+        truth[row - 1] for row in table["audit_row"]
+    ]
+    assert result.agreement > 0.9
+
+
+def test_few_rows_with_several_labels_and_unknown_names_are_audited(files, tiny_folder):
     rows = pd.DataFrame({"label": ["1|2", "", "x", "1"], "title": "", "text": ["a b", "c d", "e f", "a b"]})
     rows.to_csv("several.csv", index=False)
     task = clozify.load_task("task.toml").with_changes(multilabel=True, aliases=[])
     result = clozify.audit(task, "several.csv", model=str(tiny_folder("bert")))
     assert [row.row.row for row in result.unknown_labels] == [3]
     assert result.duplicates[0].labels_differ
-    assert result.agreement is None
-    assert any("several labels a row" in note for note in result.notes)
+    assert any("fewer than 5 labelled rows" in note for note in result.notes)
 
 
 def test_without_py3langid_a_note_says_what_to_install(audit, monkeypatch):

@@ -11,8 +11,9 @@ import clozify
 from clozify.cli import app, main
 from clozify.errors import ClozifyError, DataError
 from clozify.inference import drift as module
+from clozify.inference import drift_scope
 from clozify.inference.drift import sample_rows
-from clozify.inference.finished_run import FinishedRun, predict
+from clozify.inference.finished_run import predict
 from clozify.inference.training import train
 from tests.integration.conftest import SETTINGS, TASK
 from tests.integration.serving import save_classifier
@@ -74,9 +75,9 @@ def test_label_shares_are_those_of_the_predictions(path):
 def test_the_reference_is_predicted_once_and_kept(path, monkeypatch, tmp_path):
     clozify.drift(path / "run", path / "same.csv")
     predicted = []
-    probabilities = FinishedRun.probabilities
+    predict_rows = module.probabilities_and_states
     monkeypatch.setattr(
-        FinishedRun, "probabilities", lambda self, rows: predicted.append(len(rows)) or probabilities(self, rows)
+        module, "probabilities_and_states", lambda run, rows: predicted.append(len(rows)) or predict_rows(run, rows)
     )
     first = clozify.drift(path / "run", path / "same.csv")
     assert predicted == [300]
@@ -91,6 +92,29 @@ def test_the_reference_is_predicted_once_and_kept(path, monkeypatch, tmp_path):
     predicted.clear()
     clozify.drift(path / "run", path / "same.csv", max_rows=50)
     assert predicted == [50, 50]
+
+
+def test_the_distance_from_half_of_the_reference_is_compared(path):
+    """The reference rows' states are kept with it; new rows far from all of them are out of scope."""
+    report = clozify.drift(path / "run", path / "same.csv")
+    by_name = {statistic.name: statistic for statistic in report.statistics}
+    assert list(by_name)[-2:] == ["out-of-scope score", "out of scope, fraction"]
+    assert not by_name["out of scope, fraction"].drift
+    assert 0 < by_name["out of scope, fraction"].reference <= 0.05
+    far = clozify.drift(path / "run", ["0 1 2 3 4 5 6 7 8 9 ; ; ; ; ; ; ; ; ; ;"] * 150)
+    by_name = {statistic.name: statistic for statistic in far.statistics}
+    assert by_name["out of scope, fraction"].new == 1
+    assert by_name["out of scope, fraction"].drift
+    assert by_name["out-of-scope score"].new > by_name["out-of-scope score"].reference
+
+
+def test_an_ensemble_has_distances_too_and_an_export_has_none(start_run, path, files, monkeypatch):
+    start_run(unlabeled=None, test=None)
+    names = [each.name for each in clozify.drift(files / "run", path / "same.csv", path / "unlabeled.csv").statistics]
+    assert "out of scope, fraction" in names
+    monkeypatch.setattr(drift_scope, "has_states", lambda run: False)
+    names = [each.name for each in clozify.drift(files / "run", path / "same.csv", path / "other.csv").statistics]
+    assert names == ["predicted labels", "words", "confidence", "different words", "new words, fraction"]
 
 
 def test_a_folder_that_cannot_be_written_to_does_not_matter(path, monkeypatch):

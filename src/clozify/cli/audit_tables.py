@@ -93,11 +93,29 @@ def _show_label_errors(console: Console, result: AuditResult) -> None:
 
 
 def _show_errors(console: Console, errors: Sequence[LabelError]) -> None:
+    if errors[0].missing is not None:
+        _show_label_set_errors(console, errors)
+        return
     table = _table("row", "label", "likelier", "text")
     for error in errors:
         own = Text.assemble((error.row.label or "", ""), (f" {percent(error.label_probability, 0)}%", "dim"))
         likelier = Text.assemble((error.suggestion, "cyan"), (f" {percent(error.probability, 0)}%", "dim"))
         table.add_row(_name(error.row, with_set=False), own, likelier, _text(error.row))
+    console.print(table)
+
+
+def _show_label_set_errors(console: Console, errors: Sequence[LabelError]) -> None:
+    """Print rows with missing or superfluous labels, each with its probability."""
+    table = _table("row", "labels", "missing", "superfluous", "text")
+    for error in errors:
+        changes = [
+            Text(", ").join(
+                Text.assemble((label, "cyan"), (f" {percent(probability, 0)}%", "dim"))
+                for label, probability in (labels or {}).items()
+            )
+            for labels in (error.missing, error.superfluous)
+        ]
+        table.add_row(_name(error.row, with_set=False), _label(error.row), *changes, _text(error.row))
     console.print(table)
 
 

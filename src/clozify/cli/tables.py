@@ -247,7 +247,10 @@ def show_plan(console: Console, cost: CostEstimate) -> None:
             "(--no-estimate leaves them out)."
         )
     if cost.threshold_models:
-        console.print(f"{cost.threshold_models} models more, each without a part of the labelled rows, for thresholds.")
+        console.print(
+            f"{cost.threshold_models} models more, each without a part of the labelled rows, for thresholds and an "
+            "estimate of micro-F1."
+        )
     if cost.rows_to_augment:
         console.print(f"{cost.rows_to_augment:,} texts to augment.")
     if cost.classifiers:

@@ -217,10 +217,11 @@ def explain(recipe: Recipe, conditions: Conditions, pairs: int) -> str:
     ]
     if conditions.unlabeled:
         parts.append(f"{rows:,} of {conditions.unlabeled:,} unlabelled rows")
-    if conditions.multilabel:
-        parts.append(f"{recipe.multilabel.folds} models for thresholds")
+    if conditions.multilabel and recipe.multilabel.threshold is None:
+        parts.append(f"{recipe.multilabel.folds} models for thresholds and an estimate of micro-F1")
     parts.append(f"a classifier of {recipe.distill.max_steps} steps" if recipe.distillation else "no classifier")
-    if recipe.estimate.folds and not conditions.multilabel:
-        models = recipe.estimate.folds * min(count, recipe.estimate.pairs or count)
-        parts.append(f"{models} models to estimate the accuracy (--no-estimate leaves them out)")
+    if recipe.estimate.folds and not (conditions.multilabel and recipe.multilabel.threshold is None):
+        of_fold = 1 if conditions.multilabel else min(count, recipe.estimate.pairs or count)
+        metric = "micro-F1" if conditions.multilabel else "the accuracy"
+        parts.append(f"{recipe.estimate.folds * of_fold} models to estimate {metric} (--no-estimate leaves them out)")
     return f"recipe auto ({reason}, {conditions.labeled} labelled rows): {', '.join(parts)}"

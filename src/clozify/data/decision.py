@@ -42,6 +42,13 @@ class Decision:
             return indices
         return (probabilities >= np.asarray(self.thresholds)).astype(np.int8)
 
+    def confidence(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The probability that each row's prediction is right, (rows,): of several labels, `label_set_confidence`."""
+        if not self.multilabel:
+            best: NDArray[np.float64] = probabilities.max(axis=-1)
+            return best
+        return label_set_confidence(probabilities, self.predict(probabilities))
+
     def certainty(self, scores: NDArray[Any]) -> NDArray[np.float64]:
         """The mean probability of each row's predicted labels; where none is predicted, that of the best not being."""
         probabilities = self.probabilities(scores)
@@ -82,6 +89,15 @@ class Decision:
     def by_label(self) -> dict[str, float] | None:
         """The labels' thresholds by name."""
         return None if self.thresholds is None else dict(zip(self.labels, self.thresholds, strict=True))
+
+
+def label_set_confidence(probabilities: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
+    """The probability that a row has exactly the predicted labels, as if labels were independent: (rows,).
+
+    It is the product of p(l | x) over the predicted labels, and of 1 - p(l | x) over the others; (rows, labels) twice.
+    """
+    of_decisions: NDArray[np.float64] = np.where(predicted == 1, probabilities, 1 - probabilities)
+    return np.asarray(of_decisions.prod(axis=-1))
 
 
 def decision_of(task: Task, thresholds: Mapping[str, float] | None, source: str) -> Decision:

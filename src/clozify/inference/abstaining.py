@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.data.decision import Decision
 from clozify.data.predictions import Answers, PredictedChunk
 from clozify.errors import RunError
 from clozify.methods.conformal import fewest_rows, prediction_sets, set_threshold
@@ -95,6 +96,7 @@ class Tally:
 class Abstainer:
     """The thresholds for one run, and what is expected of them."""
 
+    decision: Decision  # which labels probabilities mean
     threshold: float | None = None  # of the confidence
     asked: str = ""  # what the threshold was chosen for
     point: OperatingPoint | None = None  # what the threshold does on held-out rows
@@ -118,13 +120,16 @@ class Abstainer:
         if self.abstains:
             below = np.zeros(len(probabilities), dtype=bool)
             if self.threshold is not None:
-                below = probabilities.max(axis=1) < self.threshold
+                below = self.decision.confidence(probabilities) < self.threshold
             outside = below & False if out_of_scope is None else out_of_scope > self.max_score
             abstained = [
                 OUT_OF_SCOPE if is_outside else CONFIDENCE if is_below else None
                 for is_outside, is_below in zip(outside.tolist(), below.tolist(), strict=True)
             ]
-        sets = None if self.level is None else prediction_sets(probabilities, self.set_threshold)
+        sets = None
+        if self.level is not None:
+            predicted = self.decision.predict(probabilities) if self.decision.multilabel else None
+            sets = prediction_sets(probabilities, self.set_threshold, predicted)
         return Answers(abstained, sets, out_of_scope)
 
     def decide(self, chunks: Iterable[ScoredChunk], tally: Tally) -> Iterator[PredictedChunk]:
@@ -142,13 +147,16 @@ class Abstainer:
         if self.rejected is not None and self.scope is not None:
             lines.append(
                 f"Rows with an out-of-scope score above {self.max_score:.3g}, which {_percent(self.rejected)} of "
-                f"{len(self.scope.in_scope):,} unlabelled rows have, get no prediction{_counted(tally, OUT_OF_SCOPE)}."
+                f"{len(self.scope.reference_scores(self.rejected)):,} rows of the training have, get no prediction"
+                f"{_counted(tally, OUT_OF_SCOPE)}."
             )
         if self.level is not None:
             size = f"; {tally.labels_in_sets / max(tally.rows, 1):.1f} labels on average" if tally is not None else ""
+            several = self.decision.multilabel
             lines.append(
-                f"Prediction sets, with the labels of a probability of at least {self.set_threshold:.3g}, chosen on "
-                f"{self.held_out:,} held-out labelled rows, contain the true label for {_percent(self.level)} of the "
+                f"Prediction sets, with {'the predicted labels and all others' if several else 'the labels'} of a "
+                f"probability of at least {self.set_threshold:.3g}, chosen on {self.held_out:,} held-out labelled "
+                f"rows, contain {'all true labels' if several else 'the true label'} for {_percent(self.level)} of the "
                 f"rows{size}."
             )
         return lines
@@ -163,24 +171,23 @@ class Abstainer:
             return f"{text}; none of {self.point.rows:,} held-out labelled rows was as confident"
         low, high = self.point.interval
         of_rows = "" if self.asked else f" by {self.point.rows:,} held-out labelled rows"
+        right = "with all labels right" if self.decision.multilabel else "right"
         return (
             f"{text}: expected{of_rows} are predictions for {_percent(self.point.coverage)} of the rows, "
-            f"{_percent(self.point.accuracy)} of them right (95% interval {100 * low:.0f} to {100 * high:.0f})"
+            f"{_percent(self.point.accuracy)} of them {right} (95% interval {100 * low:.0f} to {100 * high:.0f})"
         )
 
 
 def choose_thresholds(
     options: AbstainOptions,
     source: str,
-    multilabel: bool,
+    decision: Decision,
     reliability: Reliability | None,
     load_scope: Callable[[], Scope],
 ) -> Abstainer:
     """The thresholds for a run, which messages call `source`; raises a `RunError` where it lacks what they need."""
     confidence = {name: getattr(options, name) for name in ("min_confidence", "max_risk", "coverage", "sets")}
     asked = [f"--{name.replace('_', '-')}" for name, value in confidence.items() if value is not None]
-    if multilabel and asked:
-        raise RunError(f"Rows of this task may have several labels, for which there is no {asked[0]}; leave it out.")
     needed = [name for name in asked if name != "--min-confidence"]
     if needed and reliability is None:
         raise RunError(
@@ -193,7 +200,7 @@ def choose_thresholds(
         max_score = _max_score(scope, options.rejected, source)
     threshold, text = options.min_confidence, ""
     point, level = None, options.sets
-    if reliability is not None and not multilabel:
+    if reliability is not None:
         if options.max_risk is not None:
             threshold, text = _threshold_for_risk(reliability, options.max_risk)
         elif options.coverage is not None:
@@ -202,6 +209,7 @@ def choose_thresholds(
         if threshold is not None:
             point = operating_point(reliability.confidences, reliability.hits, threshold)
     return Abstainer(
+        decision,
         threshold,
         text,
         point,
@@ -239,9 +247,9 @@ def _max_score(scope: Scope, rejected: float, source: str) -> float:
     threshold = scope.threshold(rejected)
     if threshold is None:
         raise RunError(
-            f"--reject-out-of-scope {rejected:g} takes the scores of {fewest_rows(1 - rejected):,} unlabelled rows or "
-            f"more, and the classifier of '{source}' has those of {len(scope.in_scope):,}; train with more "
-            "(--unlabeled), or name a larger fraction."
+            f"--reject-out-of-scope {rejected:g} takes the scores of {fewest_rows(1 - rejected):,} rows of the "
+            f"training or more, and '{source}' has those of {len(scope.reference_scores(rejected)):,}; train with more "
+            "(--labeled or --unlabeled), or name a larger fraction."
         )
     return threshold
 

@@ -78,12 +78,8 @@ def audit(
     languages, other_languages = find_other_languages(sets, notes)
     duplicates = find_equal_rows(sets)
     leaks = find_leaks(task, sets, notes)
-    scored = list[ScoredSet]()
-    if task.multilabel:
-        notes.append("Wrong labels are not searched for, since the task allows several labels a row.")
-    else:
-        scored = score_labels(masked_lm, prompts, sets, duplicates, max_length, max_rows)
-        notes += few_rows_notes(task, sets[0]) + _sample_notes(scored, max_rows)
+    scored = score_labels(masked_lm, prompts, sets, duplicates, max_length, max_rows)
+    notes += few_rows_notes(task, sets[0]) + _sample_notes(scored, max_rows)
     if languages and languages[0] != "en" and is_builtin(model):
         notes.append(
             f"The rows are in '{languages[0]}', and the built-in models are English: name another with --model, for "

@@ -1,8 +1,8 @@
 """The file to correct: all rows of a data set in their own columns, those with findings first.
 
 Added are the columns `audit_row` (the row's number in the original file, from 1), `audit_suggestion` (a likelier
-label), `audit_reason` and `audit_lost_tokens`. The label column is corrected by hand and the file passed to --labeled,
-which reads none of them.
+label, or likelier labels), `audit_reason` and `audit_lost_tokens`. The label column is corrected by hand and the file
+passed to --labeled, which reads none of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clozify.data.predictions import write_tables
 from clozify.data.text_values import to_text
 from clozify.inference.audit_checks import AUDIT_COLUMNS
 from clozify.inference.audit_findings import Checks
-from clozify.inference.audit_records import AuditedRow, Duplicates
+from clozify.inference.audit_records import AuditedRow, Duplicates, LabelError
 from clozify.inference.audit_scores import ScoredSet
 from clozify.inference.audit_sets import ADJECTIVES, AuditSet
 from clozify.report.format import percent
@@ -75,11 +75,7 @@ def collect_reasons(data: AuditSet, checks: Checks) -> dict[int, list[str]]:
         if group.labels_differ:
             _add_duplicates(group, add, "with another label")
     for error in checks.label_errors:
-        add(
-            error.row,
-            f"the label may be '{error.suggestion}' ({percent(error.probability, 0)}%; "
-            f"'{error.row.label}' {percent(error.label_probability, 0)}%)",
-        )
+        add(error.row, _label_error_reason(error))
     for group in checks.duplicates:
         if not group.labels_differ:
             _add_duplicates(group, add, "")
@@ -88,6 +84,21 @@ def collect_reasons(data: AuditSet, checks: Checks) -> dict[int, list[str]]:
     for other in checks.other_languages:
         add(other.row, f"the language is '{other.language}'")
     return dict(reasons)
+
+
+def _label_error_reason(error: LabelError) -> str:
+    """What is likelier than a row's label, or which of its labels are likely missing or superfluous."""
+    if error.missing is None:
+        return (
+            f"the label may be '{error.suggestion}' ({percent(error.probability, 0)}%; "
+            f"'{error.row.label}' {percent(error.label_probability, 0)}%)"
+        )
+    changes = {"missing": error.missing, "superfluous": error.superfluous or {}}
+    return ", ".join(
+        f"'{label}' may be {change} ({percent(probability, 0)}%)"
+        for change, labels in changes.items()
+        for label, probability in labels.items()
+    )
 
 
 def _add_duplicates(group: Duplicates, add: Any, remark: str) -> None:

@@ -154,9 +154,18 @@ def _label_errors(checks: Checks, scored: Mapping[SetName, int]) -> Iterator[Fin
                 level="warning",
                 kind=f"label errors in {ADJECTIVES[name]} rows",
                 rows=len(rows),
-                text=f"{len(rows):,} of {size:,} {ADJECTIVES[name]} rows may have a wrong label",
+                text=f"{len(rows):,} of {size:,} {ADJECTIVES[name]} rows may have {_wrong_labels(rows)}",
                 advice="look at them, the first ones first; the last ones are often right, but hard to decide",
             )
+
+
+def _wrong_labels(errors: Sequence[LabelError]) -> str:
+    """`a wrong label`; with several labels a row, how many may be missing and superfluous."""
+    if errors[0].missing is None:
+        return "a wrong label"
+    missing = sum(len(error.missing or {}) for error in errors)
+    superfluous = sum(len(error.superfluous or {}) for error in errors)
+    return f"wrong labels: {missing:,} may be missing, {superfluous:,} superfluous"
 
 
 def _missing_labels(checks: Checks) -> Iterator[Finding]:

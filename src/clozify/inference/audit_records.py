@@ -40,12 +40,15 @@ class LabelRows(Record):
 
 
 class LabelError(Record):
-    """A row whose label is likely wrong."""
+    """A row whose label, or one of whose labels, is likely wrong."""
 
     row: AuditedRow
-    suggestion: str  # the likeliest label, as the data writes it
-    probability: float  # of the suggestion, by models that were not fitted on the row
-    label_probability: float  # of the row's own label
+    suggestion: str  # the likeliest label, as the data writes it; of several, all that are suggested, as `a|b`
+    # of the suggestion, by models that were not fitted on the row; of several labels, of the likeliest change
+    probability: float
+    label_probability: float  # of the row's own label; of several, of no such change
+    missing: dict[str, float] | None = None  # with several labels a row: those to add, and their probabilities
+    superfluous: dict[str, float] | None = None  # those to remove
 
 
 class UnknownLabel(Record):
@@ -117,7 +120,8 @@ class AuditResult(Record):
     patterns: list[str]  # that labels were predicted with
     data: list[AuditedData]
     labels: list[LabelRows]
-    agreement: float | None  # the fraction of labelled rows whose label is predicted; None where none was scored
+    # the fraction of labelled rows whose label, or all of whose labels, are predicted; None where none was scored
+    agreement: float | None
     findings: list[Finding]
     unknown_labels: list[UnknownLabel]
     label_errors: list[LabelError]  # of the labelled rows, then of the test rows, the likeliest first

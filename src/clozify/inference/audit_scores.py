@@ -16,12 +16,20 @@ from numpy.typing import NDArray
 from clozify.config.auto import Conditions, fit_recipe
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task
+from clozify.data.label_matrix import join_labels
 from clozify.data.rows import CHUNK_ROWS
 from clozify.gpu.options import GpuOptions
 from clozify.inference.audit_records import Duplicates, LabelError, TruncatedRow
 from clozify.inference.audit_sets import AuditSet
 from clozify.methods.frozen import compute_states
-from clozify.methods.label_errors import FITS, JointStates, LabelErrors, cross_fit, find_label_errors
+from clozify.methods.label_errors import (
+    FITS,
+    JointStates,
+    LabelErrors,
+    cross_fit,
+    find_label_errors,
+    find_label_set_errors,
+)
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.cpu_precision import choose_precision
 from clozify.models.loading import count_encoder_parameters
@@ -39,18 +47,22 @@ class ScoredSet:
 
     data: AuditSet
     indices: NDArray[np.int64]  # of the scored rows in the data set
-    labels: NDArray[np.int64]  # their labels, (rows,)
+    labels: NDArray[np.int64]  # their labels, (rows,), or with several a row 0 and 1, (rows, labels)
     probabilities: NDArray[np.float64]  # (rows, labels)
     errors: LabelErrors
 
     @property
     def agreement(self) -> float:
-        """The fraction of rows whose own label is the likeliest."""
+        """The fraction of rows whose own label is the likeliest, or all of whose labels are likelier than not."""
+        if self.labels.ndim == 2:
+            return float(((self.probabilities >= 0.5) == (self.labels == 1)).all(axis=1).mean())
         return float((self.probabilities.argmax(axis=1) == self.labels).mean())
 
     def label_errors(self) -> list[LabelError]:
         """The likely errors, the likeliest first."""
         assert self.data.labels is not None
+        if self.labels.ndim == 2:
+            return [self._label_set_error(row) for row in self.errors.order[: self.errors.is_error.sum()].tolist()]
         return [
             LabelError(
                 row=self.data.row(int(self.indices[row])),
@@ -60,6 +72,22 @@ class ScoredSet:
             )
             for row in self.errors.order[: self.errors.is_error.sum()]
         ]
+
+    def _label_set_error(self, row: int) -> LabelError:
+        """A row with missing or superfluous labels, those that are likeliest to be wrong first."""
+        assert self.data.labels is not None
+        names, own, suggested = self.data.labels.names, self.labels[row], self.errors.suggestions[row]
+        probabilities = self.probabilities[row]
+        right = np.where(own == 1, probabilities, 1 - probabilities)  # of each of the row's own answers
+        wrong = sorted(np.flatnonzero(own != suggested).tolist(), key=lambda label: right[label])
+        return LabelError(
+            row=self.data.row(int(self.indices[row])),
+            suggestion=join_labels([names[i] for i in np.flatnonzero(suggested)], self.data.rows.task.separator),
+            probability=float(1 - right[wrong[0]]),
+            label_probability=float(right[wrong[0]]),
+            missing={names[label]: float(probabilities[label]) for label in wrong if not own[label]},
+            superfluous={names[label]: float(probabilities[label]) for label in wrong if own[label]},
+        )
 
 
 def load_audit_model(model: str, recipe: Recipe, sets: Sequence[AuditSet]) -> tuple[ClozeModel, Recipe]:
@@ -132,7 +160,8 @@ def score_labels(
         with progress(f"fitting label vectors to {stop:,} rows", FITS, "fits") as advance:
             probabilities = cross_fit(joint.first(stop), labels[:stop], groups[:stop], advance)[start:]
         own = labels[start:stop]
-        scored.append(ScoredSet(each, indices, own, probabilities, find_label_errors(probabilities, own)))
+        errors = find_label_set_errors(probabilities, own) if own.ndim == 2 else find_label_errors(probabilities, own)
+        scored.append(ScoredSet(each, indices, own, probabilities, errors))
         start = stop
     return scored
 

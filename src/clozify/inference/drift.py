@@ -18,6 +18,8 @@ from scipy.special import logit
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.rows import Rows, read_rows
 from clozify.errors import ClozifyError, DataError, RunError
+from clozify.inference.abstaining import REJECTED
+from clozify.inference.drift_scope import ReferenceStates, fit_reference, probabilities_and_states
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods import drift as tests
 from clozify.models.onnx import ONNX_FILE
@@ -35,9 +37,10 @@ LEVEL, MIN_EFFECT, MAX_ROWS = 0.01, 0.05, 2_000
 MIN_UNUSED = 200  # reference rows that the classifier was not trained on; with fewer, all rows are taken
 FEW_ROWS = 100  # new rows; with fewer, a note says that only large changes show
 MAX_WORDS = 20  # in a result
-CACHE_FOLDER, CACHE_VERSION = "drift", 1
+CACHE_FOLDER, CACHE_VERSION = "drift", 2
 LABELS, WORDS, NEW_WORDS = "predicted labels", "words", "new words, fraction"
-ONLY_LARGER = {NEW_WORDS}  # numbers of which only larger ones are drift: rows of the reference itself have no new words
+SCOPE_SCORE, OUT_OF_SCOPE = "out-of-scope score", "out of scope, fraction"
+ONLY_LARGER = {NEW_WORDS, SCOPE_SCORE}  # numbers of which only larger ones are drift
 
 
 class Profile(Record):
@@ -48,6 +51,7 @@ class Profile(Record):
     label_counts: list[int]  # how many rows are predicted as each label
     columns: dict[str, list[float]]  # by name, a number for each row
     word_counts: dict[str, int]  # how many rows have each word
+    states: ReferenceStates | None = None  # of the reference, that out-of-scope scores are distances from
     notes: list[str] = []  # about the choice of the rows
 
 
@@ -58,7 +62,7 @@ class Statistic(Record):
     p_value: float  # corrected for the number of statistics
     effect: float  # from 0 to 1
     drift: bool  # whether the p-value is below the level, and the effect at least the smallest one that counts
-    reference: float | None = None  # the mean, where a number is compared
+    reference: float | None = None  # the mean, where a number is compared; the fraction out of scope
     new: float | None = None
 
 
@@ -105,7 +109,7 @@ def drift(
     min_effect: float = MIN_EFFECT,
     max_rows: int = MAX_ROWS,
 ) -> DriftReport:
-    """Compare new rows with the run's unlabelled rows: predicted labels, confidence, length, words.
+    """Compare new rows with the run's unlabelled rows: predicted labels, confidence, length, words, distance.
 
     - `run`: the run's folder or address, or what `load_run` returned; with `reference` also the folder of a classifier
       or an export.
@@ -149,13 +153,20 @@ def sample_rows(rows: Rows, count: int) -> Rows:
 
 def make_profile(finished: FinishedRun, rows: Rows, reference: Profile | None = None) -> Profile:
     """Predict rows and count what is compared; `reference` is None for the reference rows themselves."""
-    return profile_of(rows, finished.probabilities(rows), finished, reference)
+    return profile_of(rows, *probabilities_and_states(finished, rows), finished, reference)
 
 
 def profile_of(
-    rows: Rows, probabilities: NDArray[np.float64], finished: FinishedRun, reference: Profile | None = None
+    rows: Rows,
+    probabilities: NDArray[np.float64],
+    states: NDArray[np.float32] | None,
+    finished: FinishedRun,
+    reference: Profile | None = None,
 ) -> Profile:
-    """The profile of rows with these probabilities, (rows, labels). A number of each row is one line of `columns`."""
+    """The profile of rows with these probabilities, (rows, labels), and states, (rows, hidden).
+
+    A number of each row is one line of `columns`; of the reference, half of the rows have an out-of-scope score.
+    """
     fields = zip(*[rows.texts(field) for field in rows.task.fields], strict=True)
     words = [tests.row_words(texts) for texts in fields]
     counts = tests.count_rows_with_words(words)
@@ -165,14 +176,20 @@ def profile_of(
         "different words": np.array([len(row) for row in words], dtype=np.float64),
         NEW_WORDS: tests.unseen_fractions(words, seen, own=reference is None),
     }
+    scope = fit_reference(states) if reference is None else None
+    if scope is not None:
+        columns[SCOPE_SCORE] = scope.in_scope
+    elif reference is not None and reference.states is not None and states is not None:
+        columns[SCOPE_SCORE] = reference.states.scores(states)
     predicted, labels = finished.decision.predict(probabilities), len(rows.task.labels)
     of_labels = predicted.sum(axis=0) if finished.decision.multilabel else np.bincount(predicted, minlength=labels)
     return Profile(
         source=rows.source,
         rows=len(rows),
         label_counts=of_labels.tolist(),
-        columns={name: np.round(values, 6).tolist() for name, values in columns.items()},
+        columns={name: np.round(values.astype(np.float64), 6).tolist() for name, values in columns.items()},
         word_counts=dict(counts),
+        states=None if scope is None else ReferenceStates.of(scope),
     )
 
 
@@ -196,14 +213,18 @@ def compare_profiles(
     names = [name for name in before.columns if name in after.columns]
     numbers = {name: (np.array(before.columns[name]), np.array(after.columns[name])) for name in names}
     results |= {name: tests.compare_numbers(*values, name in ONLY_LARGER) for name, values in numbers.items()}
+    means = {name: (float(one.mean()), float(other.mean())) for name, (one, other) in numbers.items()}
+    exceeding = tests.compare_exceeding(*numbers[SCOPE_SCORE], REJECTED) if SCOPE_SCORE in numbers else None
+    if exceeding is not None:
+        results[OUT_OF_SCOPE], means[OUT_OF_SCOPE] = exceeding.difference, (exceeding.reference, exceeding.new)
     corrected = tests.holm([result.p_value for result in results.values()])
     statistics = []
     for (name, result), p_value in zip(results.items(), corrected.tolist(), strict=True):
-        means = [float(values.mean()) for values in numbers[name]] if name in numbers else [None, None]
+        of_reference, of_new = means.get(name, (None, None))
         is_drift = p_value < level and result.effect >= min_effect
         statistics.append(
             Statistic(
-                name=name, p_value=p_value, effect=result.effect, drift=is_drift, reference=means[0], new=means[1]
+                name=name, p_value=p_value, effect=result.effect, drift=is_drift, reference=of_reference, new=of_new
             )
         )
     shares = [
@@ -304,7 +325,7 @@ def _unlabeled_rows(record: RunRecord, notes: list[str]) -> Rows:
     if len(unused) >= MIN_UNUSED:
         return unused
     notes.append(
-        "The run was trained on the reference rows, so that it may be more confident on them than on any new rows; "
-        "--reference names others."
+        "The run was trained on the reference rows, so that it may be more confident on them, and find them more "
+        "alike, than any new rows; --reference names others."
     )
     return used

@@ -6,7 +6,7 @@ ensemble of members (section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,31 +23,26 @@ from clozify.data.predictions import check_output, text_columns, write_predictio
 from clozify.data.rows import Rows
 from clozify.errors import RunError, quoted
 from clozify.inference.abstaining import Abstainer, AbstainOptions, ScoredChunk, Tally, choose_thresholds
+from clozify.inference.ensemble_members import EnsembleMembers
 from clozify.inference.frozen import FrozenMember
 from clozify.inference.loaded_member import LoadedMember
 from clozify.inference.predictions import EvaluationResult as EvaluationResult
 from clozify.inference.predictions import Predictions as Predictions
-from clozify.inference.scope import classifier_scope, probabilities_and_scope
+from clozify.inference.scope import load_run_scope, probabilities_and_scope, run_states
 from clozify.inference.voting import VotingTeachers
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.scope import Scope
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.metrics import detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task, load_decision
-from clozify.models.cloze import ClozeModel
 from clozify.models.int8_linear import PRECISIONS
-from clozify.models.language_model import LanguageModel, load_model
-from clozify.models.lora import Base, base_of
 from clozify.models.onnx import EXPORT_FILE, ONNX_FILE
-from clozify.models.task_prompts import compile_task
-from clozify.runs.keys import model_key
 from clozify.runs.metrics import Metrics
 from clozify.runs.plan import select_labeled
-from clozify.runs.records import ENSEMBLE_FILE, LABEL_VECTORS, EnsembleRecord
+from clozify.runs.records import ENSEMBLE_FILE, EnsembleRecord
 from clozify.runs.reliability import Reliability, load_reliability
-from clozify.runs.results import METHOD_NAMES, check_finished, first_method, is_stale, jobs_folder, trained_methods
+from clozify.runs.results import METHOD_NAMES, check_finished, first_method, is_stale, trained_methods
 from clozify.runs.stored_folder import local_copy
-from clozify.utils.checked_files import open_npy
 from clozify.utils.progress import progress
 
 
@@ -64,7 +59,6 @@ class FinishedRun:
         self.precision = precision
         self.folder = local_copy(folder, method)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._base_models: dict[Base, LanguageModel] = {}  # shared by adapters
         inside = self.folder / "classifier"
         self.classifier = inside if inside.is_dir() else self.folder if (self.folder / TASK_FILE).is_file() else None
         if self.classifier is None and not (self.folder / "ensemble.json").is_file():
@@ -128,8 +122,8 @@ class FinishedRun:
 
     def abstainer(self, options: AbstainOptions) -> Abstainer:
         """The thresholds for what is asked for; raises a `RunError` where the run lacks what they need."""
-        load_scope = partial(classifier_scope, self.classifier, self.folder)
-        return choose_thresholds(options, str(self.folder), self.task.multilabel, self.reliability, load_scope)
+        load_scope = partial(load_run_scope, self)
+        return choose_thresholds(options, str(self.folder), self.decision, self.reliability, load_scope)
 
     @property
     def report(self) -> Path:
@@ -203,7 +197,7 @@ class FinishedRun:
         rows = load_rows(data, self.task, column_mapping)
         if with_text:
             text_columns(rows)  # fails before the work, not after it
-        abstainer = abstainer or Abstainer()
+        abstainer = abstainer or Abstainer(self.decision)
         chunks = abstainer.decide(self.score_chunks(rows, abstainer.scope), tally or Tally())
         write_predictions(Path(output), rows, chunks, with_text, top, self.decision)
         return rows
@@ -212,7 +206,9 @@ class FinishedRun:
         """Yield `(start, probabilities, out-of-scope scores)` of consecutive rows; the latter with a `scope` alone."""
         if self.classifier is None or not len(rows):
             probabilities = self.probabilities(rows)
-            yield from ((start, probabilities[start:stop], None) for start, stop in rows.chunks())
+            outside = None if scope is None else scope.scores(run_states(self, rows))
+            for start, stop in rows.chunks():
+                yield start, probabilities[start:stop], None if outside is None else outside[start:stop]
             return
         classifier, budget, decision = self.loaded_classifier, TOKENS_PER_BATCH[self.device], self.decision
         with progress("predicting", len(rows)) as advance:
@@ -236,16 +232,12 @@ class FinishedRun:
 
     def members(self) -> Iterator[LoadedMember | FrozenMember]:
         """The ensemble's members, loaded one after the other."""
-        recipe = self._ensemble.recipe
-        names = [pair.name for pair in self.task.pairs]
-        if self.method == "frozen":
-            yield from self._frozen_members()
-            return
-        for member in self._ensemble.weights:
-            model, activate_adapter = self._load_member(member.member)
-            prompts = compile_task(model, self.task, wording=recipe.wording)
-            prompts = prompts.for_pair(names.index(member.pair), member.zero_points)
-            yield LoadedMember(model, prompts, recipe.max_seq_length, member.weight, activate_adapter)
+        return self.ensemble_members.load()
+
+    @cached_property
+    def ensemble_members(self) -> EnsembleMembers:
+        """What loads the ensemble's members; only where there is no classifier."""
+        return EnsembleMembers(self.folder, self._ensemble, self.device, self.method == "frozen")
 
     @cached_property
     def _ensemble(self) -> EnsembleRecord:
@@ -285,43 +277,6 @@ class FinishedRun:
         records = None if self.classifier is not None else self._ensemble.teachers
         return None if records is None else VotingTeachers(self.task, records, self.device)
 
-    def _frozen_members(self) -> Iterator[FrozenMember]:
-        """A member for each pattern, with the label vectors of all its pairs; the encoder is loaded once."""
-        folders = {
-            member.pair: jobs_folder(self.folder) / "members" / member.member for member in self._ensemble.weights
-        }
-        weights = {member.pair: member.weight for member in self._ensemble.weights}
-        base = base_of(next(iter(folders.values())) / "model")
-        if base is None:
-            raise RunError(f"The members of '{self.folder}' have no label vectors; train again.")
-        recipe, model = self._ensemble.recipe, self._base_model(base)
-        assert isinstance(model, ClozeModel)
-        names = [pair.name for pair in self.task.pairs]
-        for prompt in compile_task(model, self.task, wording=recipe.wording).patterns:
-            pairs = [names[pair] for pair in prompt.pairs]
-            vectors = [open_npy(folders[pair] / "model" / LABEL_VECTORS) for pair in pairs]
-            yield FrozenMember.combine(model, prompt, recipe.max_seq_length, vectors, [weights[pair] for pair in pairs])
-
-    def _load_member(self, key: str) -> tuple[LanguageModel, Callable[[], None]]:
-        """A member's model, and the function that activates its adapter where several members share the model."""
-        path, generative = jobs_folder(self.folder) / "members" / key / "model", self._ensemble.recipe.generative
-        if (base := base_of(path)) is None:
-            return load_model(path, self.device, safetensors_only=True, generative=generative), lambda: None
-        model = self._base_model(base)
-        model.use_adapter(path, key)
-        return model, partial(model.use_adapter, path, key)
-
-    def _base_model(self, base: Base) -> LanguageModel:
-        """The model that adapters or label vectors belong to, loaded once."""
-        if base not in self._base_models:
-            self._base_models[base] = load_model(base.model, self.device, generative=self._ensemble.recipe.generative)
-            if model_key(base.model) != base.key:
-                raise RunError(
-                    f"The members of '{self.folder}' belong to the model '{base.model}', which has changed since; "
-                    "restore the model or train again."
-                )
-        return self._base_models[base]
-
 
 def load_run(folder: str | Path, method: str | None = None, precision: str = "auto") -> FinishedRun:
     """Open a finished run's folder or address, a classifier's folder, or an export's.
@@ -354,10 +309,12 @@ def predict(
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.
     - `with_text`: write the rows' texts to `output` as well.
     - `top`: write each row's `top` likeliest labels to `output` instead of every label's probability.
-    - `min_confidence`: rows whose most probable label is less probable get no prediction. Instead of it, `max_risk`
+    - `min_confidence`: rows whose most probable label is less probable get no prediction; of several labels, it is the
+      probability of exactly the predicted ones. Instead of it, `max_risk`
       (the most predictions that may be wrong, as 0.05) or `coverage` (how many rows get a prediction, as 0.8) choose
       the threshold on held-out scores of the run's labelled rows.
-    - `sets`: also a set of labels for each row, which contains the true one for this fraction of the rows, as 0.9.
+    - `sets`: also a set of labels for each row, which contains the true one, or all true ones, for this fraction of the
+      rows, as 0.9.
     - `reject_out_of_scope`: rows that are like none of the training get no prediction; True, or the fraction of rows
       of the task that may be rejected.
     """

@@ -1,8 +1,7 @@
-"""Out-of-scope scores of a finished run: how far rows are from the rows that its classifier was trained on."""
+"""Out-of-scope scores of a finished run: how far rows are from the rows that it was trained on."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +10,10 @@ from numpy.typing import NDArray
 from clozify.data.rows import Rows
 from clozify.errors import RunError
 from clozify.methods.scope import Scope
+from clozify.methods.scope_states import classifier_states
 from clozify.models.onnx import ONNX_FILE
 from clozify.runs.scope import SCOPE_FILE, load_scope
+from clozify.utils.progress import progress
 
 if TYPE_CHECKING:
     from clozify.inference.finished_run import FinishedRun
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def scope_scores(run: FinishedRun, rows: Rows) -> NDArray[np.float64]:
     """Each row's out-of-scope score, (rows,): about 0 for a row like those of the training, 1 for an unrelated one."""
-    _, scores = probabilities_and_scope(run, rows, classifier_scope(run.classifier, run.folder))
+    _, scores = probabilities_and_scope(run, rows, load_run_scope(run))
     assert scores is not None  # there is a scope
     return scores
 
@@ -36,21 +37,37 @@ def probabilities_and_scope(
     return np.concatenate([probabilities for _, probabilities, _ in chunks]), np.concatenate(scores)
 
 
-def classifier_scope(classifier: Path | None, folder: Path) -> Scope:
-    """The reference rows of a classifier; `folder` is what a user named. Raises a `RunError` where it has none."""
-    if classifier is None:
+def run_states(run: FinishedRun, rows: Rows) -> NDArray[np.float32]:
+    """The states that out-of-scope scores compare, (rows, hidden): the classifier's, or those of one member."""
+    if run.classifier is not None:
+        return classifier_states(run.loaded_classifier, rows)
+    with progress("computing states", len(rows)) as advance:
+        return run.ensemble_members.load_scope_member().states(rows, advance)
+
+
+def has_states(run: FinishedRun) -> bool:
+    """Whether there are such states: not of an ONNX export, nor of an ensemble of causal or encoder-decoder models."""
+    if run.classifier is None:
+        return run.ensemble_members.has_states
+    return not (run.classifier / ONNX_FILE).is_file()
+
+
+def load_run_scope(run: FinishedRun) -> Scope:
+    """The reference rows of a run's classifier, or of a member of its ensemble; a `RunError` where it has none."""
+    if not has_states(run):
+        if run.classifier is not None:
+            raise RunError(
+                f"Out-of-scope scores need the classifier's states, which the ONNX export in '{run.folder}' does not "
+                "return; name the run or the classifier's folder instead."
+            )
         raise RunError(
-            f"Out-of-scope scores need a classifier, but '{folder}' is an ensemble; train with unlabelled rows "
-            "(--unlabeled)."
+            "Out-of-scope scores need the states of a classifier or of a masked language model, and the ensemble in "
+            f"'{run.folder}' has neither; train with unlabelled rows (--unlabeled) for a classifier."
         )
-    if (classifier / ONNX_FILE).is_file():
-        raise RunError(
-            f"Out-of-scope scores need the classifier's states, which the ONNX export in '{folder}' does not return; "
-            "name the run or the classifier's folder instead."
-        )
-    scope = load_scope(classifier)
+    scope = load_scope(run.ensemble_members.scope_folder if run.classifier is None else run.classifier)
     if scope is None:
+        what = "ensemble" if run.classifier is None else "classifier"
         raise RunError(
-            f"The classifier in '{folder}' has no {SCOPE_FILE}, which out-of-scope scores need; train again."
+            f"The {what} in '{run.folder}' has no {SCOPE_FILE}, which out-of-scope scores need; train again."
         )
     return scope

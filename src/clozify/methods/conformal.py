@@ -1,9 +1,12 @@
-"""Conformal prediction sets: labels that contain the true one for a chosen fraction of the rows.
+"""Conformal prediction sets: labels that contain the true one, or all true ones, for a chosen fraction of the rows.
 
 Split conformal prediction on p, the probability that a model gives to the true label of a held-out row, of which there
 are n: with k = floor((1 - level) (n + 1)), the k-th smallest p is the threshold, and a row's set has the labels whose
 probability is at or above it. A new row's p is equally likely to rank anywhere among the n, so its set contains the
 true label with probability 1 - k / (n + 1) >= level. A set is never empty: it always has the most probable label.
+
+With several labels a row, p is the lowest probability of its true labels, 1 for a row without any: the set contains all
+true labels with the same probability. It always has the predicted labels, and is empty where none comes near.
 
 The held-out rows were scored by models that were trained without them, so on fewer rows than the model that the sets
 are for; that model is a little better, and its sets contain the true label a little more often.
@@ -24,14 +27,21 @@ def fewest_rows(level: float) -> int:
 
 
 def set_threshold(true_probability: NDArray[Any], level: float) -> float:
-    """The lowest probability of a label in a set, from held-out rows' probability of the true label, (rows,)."""
+    """The lowest probability of a label in a set, from held-out rows' lowest probability of a true label, (rows,)."""
     count = len(true_probability)
     rank = math.floor((1 - level) * (count + 1) + 1e-9)  # the k-th smallest
     return 0.0 if rank < 1 else float(np.sort(true_probability)[rank - 1])
 
 
-def prediction_sets(probabilities: NDArray[Any], threshold: float) -> NDArray[np.bool_]:
-    """Whether each label is in a row's set, (rows, labels)."""
+def prediction_sets(
+    probabilities: NDArray[Any], threshold: float, predicted: NDArray[Any] | None = None
+) -> NDArray[np.bool_]:
+    """Whether each label is in a row's set, (rows, labels).
+
+    With several labels a row, `predicted` has 1 for the predicted ones, (rows, labels).
+    """
     sets: NDArray[np.bool_] = probabilities >= threshold
+    if predicted is not None:
+        return np.asarray(sets | (predicted == 1))
     sets[np.arange(len(sets)), probabilities.argmax(axis=1)] = True
     return sets

@@ -5,6 +5,9 @@
   one; twice the smaller p-value counts. Effect: the total variation distance of the labels' shares.
 - Numbers, such as the confidence: Kolmogorov and Smirnov's two-sample test. Effect: its statistic, the largest
   difference of the two distribution functions.
+- Numbers beyond a threshold that a fraction of the reference's exceed, the k-th smallest of n: where nothing changed,
+  the number of m new ones beyond it has the beta-binomial distribution of m, n - k + 1 and k. Effect: the new fraction
+  less the reference's, 0 where it is lower.
 - Words: Fisher's exact test of the number of rows that have a word, for every word, with Bonferroni's correction.
   Effect: the largest difference of shares of rows among the words that differ significantly.
 
@@ -13,6 +16,7 @@ All effects are between 0 and 1. `holm` corrects the p-values of all tests toget
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +41,15 @@ class Difference:
 
     p_value: float
     effect: float
+
+
+@dataclass(frozen=True)
+class Exceeding:
+    """How many numbers are beyond a threshold."""
+
+    difference: Difference
+    reference: float  # the fraction of the reference's
+    new: float
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,22 @@ def compare_numbers(reference: NDArray[Any], new: NDArray[Any], larger: bool = F
     """Test whether two samples of numbers have the same distribution; with `larger`, whether new ones are larger."""
     result = stats.ks_2samp(reference, new, alternative="greater" if larger else "two-sided", method="asymp")
     return Difference(float(result.pvalue), float(result.statistic))
+
+
+def compare_exceeding(reference: NDArray[Any], new: NDArray[Any], fraction: float) -> Exceeding | None:
+    """Test whether more of the new numbers are beyond a threshold than the `fraction` of the reference's.
+
+    None where the reference has too few numbers for such a threshold.
+    """
+    rows = len(reference)
+    rank = math.ceil((1 - fraction) * (rows + 1) - 1e-9)  # the k-th smallest
+    if rank > rows:
+        return None
+    threshold = np.sort(reference)[rank - 1]
+    count = int((new > threshold).sum())
+    shares = float((reference > threshold).mean()), count / len(new)
+    p_value = float(stats.betabinom.sf(count - 1, len(new), rows - rank + 1, rank))
+    return Exceeding(Difference(p_value, max(0.0, shares[1] - shares[0])), *shares)
 
 
 def fisher_exact(reference: NDArray[np.int64], new: NDArray[np.int64], rows: tuple[int, int]) -> NDArray[np.float64]:

@@ -10,6 +10,9 @@ the vectors of the label's words,
 and v minimises  sum_T -log softmax(s(. | x))_y  +  penalty / 2  sum_l |v_l|^2,  so that a label's vector stays near its
 words'. The penalty is chosen by cross-validation on T. The problem is convex, and nothing depends on a seed. Without
 labelled rows v = 0, and s is the score of section 3.1 less its mean.
+
+With several labels a row, which `clozify audit` fits, the softmax is a sigmoid of each s(l | x) - b_l, with the zero
+points b of `methods/multilabel.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import log_softmax
+from scipy.special import expit, log_expit, log_softmax, softmax
 
+from clozify.methods.multilabel import split_folds, zero_points_of
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.cloze import ClozeModel
 from clozify.prompts.encode import EncodedRows
@@ -117,13 +121,16 @@ def fit_label_vectors(
 ) -> tuple[LabelVectors, float | None]:
     """The label vectors that fit the states of T, (rows, states), and its labels; `words` is u, (labels, width).
 
-    Also returns the penalty: without one, `choose_penalty` decides; None without rows.
+    With several labels a row, labels are 0 and 1, (rows, labels). Also returns the penalty: without one,
+    `choose_penalty` decides; None without rows.
     """
     start = pad_words(words, len(centre.mean))
     if not len(labels):
         return LabelVectors(start, -start @ centre.mean), None
     centred = states.astype(np.float64) - centre.mean
     offsets = centred @ start.T  # (rows, labels)
+    zero_points = zero_points_of(offsets, labels) if labels.ndim == 2 else np.zeros(len(start))
+    offsets -= zero_points
     features = np.column_stack([centred / centre.scale, np.ones(len(labels))])
     basis = None
     if len(features) < features.shape[1]:  # v is in the space of the rows: searched for there, it takes less time
@@ -134,7 +141,7 @@ def fit_label_vectors(
         v = fit_logistic(features, labels, offsets, penalty)
     v = v if basis is None else v @ basis.T  # (labels, states + 1)
     vectors = start + v[:, :-1] / centre.scale
-    return LabelVectors(vectors, v[:, -1] - vectors @ centre.mean), penalty
+    return LabelVectors(vectors, v[:, -1] - vectors @ centre.mean - zero_points), penalty
 
 
 def one_thread() -> AbstractContextManager[object]:
@@ -153,9 +160,13 @@ def choose_penalty(
 ) -> float:
     """The penalty with the highest likelihood of held-out rows in a stratified cross-validation.
 
-    A row is held out only if its label has other rows; where that is less than half of all, there is a default. Of many
-    labels some are taken with their rows, since the time of a fit grows with the square of the labels.
+    With one label a row, a row is held out only if its label has other rows; where that is less than half of all, there
+    is a default. Of many labels some are taken with their rows, since the time of a fit grows with their square.
     """
+    if labels.ndim == 2:
+        rows = np.linspace(0, len(labels) - 1, min(len(labels), MAX_HELD_OUT)).astype(np.int64)
+        features, labels, offsets = features[rows], labels[rows], offsets[rows]
+        return _best_penalty(features, labels, offsets, split_folds(labels, FOLDS, seed=0))
     if offsets.shape[1] > MANY_LABELS:
         chosen = np.unique(labels)
         chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MANY_LABELS)).astype(np.int64)]
@@ -168,14 +179,35 @@ def choose_penalty(
     if 2 * repeated.sum() < len(labels):
         return DEFAULT_PENALTY
     folds = np.where(repeated, np.arange(len(labels)) % FOLDS, -1)  # rows of one label are consecutive
+    return _best_penalty(features, labels, offsets, folds)
+
+
+def _best_penalty(
+    features: NDArray[np.float64],
+    labels: NDArray[np.integer[Any]],
+    offsets: NDArray[np.float64],
+    folds: NDArray[np.int64],
+) -> float:
+    """The penalty with the highest likelihood of the rows of each fold, (rows,), by fits to the others."""
     likelihood = dict.fromkeys(PENALTIES, 0.0)
     for fold in range(FOLDS):
         held_out, start = folds == fold, None
         for penalty in PENALTIES:
             start = fit_logistic(features[~held_out], labels[~held_out], offsets[~held_out], penalty, start)
-            scores = log_softmax(offsets[held_out] + features[held_out] @ start.T, axis=1)
-            likelihood[penalty] += float(scores[np.arange(len(scores)), labels[held_out]].sum())
+            likelihood[penalty] += log_likelihood(offsets[held_out] + features[held_out] @ start.T, labels[held_out])
     return max(PENALTIES, key=lambda penalty: likelihood[penalty])
+
+
+def log_likelihood(scores: NDArray[np.float64], labels: NDArray[np.integer[Any]]) -> float:
+    """Of labels, (rows,), by the softmax of the scores, (rows, labels), or of 0 and 1, (rows, labels), by sigmoids."""
+    if labels.ndim == 2:
+        return float(log_expit(np.where(labels == 1, scores, -scores)).sum())
+    return float(log_softmax(scores, axis=1)[np.arange(len(labels)), labels].sum())
+
+
+def probabilities_of(scores: NDArray[Any], multilabel: bool) -> NDArray[np.float64]:
+    """The softmax of the scores or, with several labels a row, the sigmoid of each: (rows, labels)."""
+    return np.asarray(expit(scores) if multilabel else softmax(scores, axis=1))
 
 
 def fit_logistic(
@@ -187,15 +219,17 @@ def fit_logistic(
 ) -> NDArray[np.float64]:
     """Multinomial logistic regression on top of fixed scores, `offsets`, (rows, labels); returns v, (labels, features).
 
-    Minimises sum -log softmax(offsets + features v^T)_y + penalty / 2 |v|^2, from `start`.
+    Minimises sum -log softmax(offsets + features v^T)_y + penalty / 2 |v|^2, from `start`. With several labels a row,
+    labels are 0 and 1, (rows, labels), and the softmax is a sigmoid of each score.
     """
-    truth = np.eye(offsets.shape[1])[labels]  # (rows, labels)
+    multilabel = labels.ndim == 2
+    truth = labels.astype(np.float64) if multilabel else np.eye(offsets.shape[1])[labels]  # (rows, labels)
 
     def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         v = flat.reshape(truth.shape[1], -1)
-        log_probabilities = log_softmax(offsets + features @ v.T, axis=1)
-        gradient = (np.exp(log_probabilities) - truth).T @ features + penalty * v
-        return float(penalty / 2 * (flat @ flat) - (truth * log_probabilities).sum()), gradient.ravel()
+        scores = offsets + features @ v.T
+        gradient = (probabilities_of(scores, multilabel) - truth).T @ features + penalty * v
+        return float(penalty / 2 * (flat @ flat) - log_likelihood(scores, labels)), gradient.ravel()
 
     first = np.zeros((truth.shape[1], features.shape[1])) if start is None else start
     options = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS, "gtol": TOLERANCE, "ftol": 1e-12}

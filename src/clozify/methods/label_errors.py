@@ -11,9 +11,13 @@ Two things make p better than that of the method `frozen`, whose scores are for 
   as they are, they are too sure of themselves.
 - Rows are cross-fitted twice. The second time, the errors of the first are left out of the rows that are fitted on.
 
+With several labels a row, every label is a question of its own with the answers yes and no, and confident learning is
+applied to each: a label that a row has is superfluous, or one that it does not have is missing. A row with such a label
+is a likely error; the lower the lowest probability of its wrong answers, the likelier.
+
 cleanlab 2.9 has the same formulas (`filter_by="confident_learning"`, `rank_by="self_confidence"`: the same rows in the
-same order on twenty random matrices). It is not used: they are ten lines here, and importing cleanlab loads all of its
-modules, which takes seconds.
+same order on twenty random matrices); its `multilabel_classification` judges each label for itself, too. It is not
+used: they are ten lines here, and importing cleanlab loads all of its modules, which takes seconds.
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_softmax, softmax
 
-from clozify.methods.frozen import Centre, fit_label_vectors
+from clozify.methods import multilabel
+from clozify.methods.frozen import Centre, fit_label_vectors, log_likelihood, probabilities_of
 
 FOLDS = 5
 WORD_SCALES = (1.0, 0.3)
@@ -61,7 +65,7 @@ class LabelErrors:
 
     order: NDArray[np.int64]  # all rows, errors first, then by the probability of their own label, the lowest first
     is_error: NDArray[np.bool_]  # (rows,)
-    suggestions: NDArray[np.int64]  # the confident label, else the likeliest one: (rows,)
+    suggestions: NDArray[np.int64]  # (rows,): the confident label, else the likeliest; or 0 and 1, (rows, labels)
 
 
 def find_label_errors(probabilities: NDArray[np.float64], labels: NDArray[np.integer[Any]]) -> LabelErrors:
@@ -78,6 +82,25 @@ def find_label_errors(probabilities: NDArray[np.float64], labels: NDArray[np.int
         order=np.lexsort((own, ~is_error)),
         is_error=is_error,
         suggestions=np.where(confident >= 0, confident, probabilities.argmax(axis=1)),
+    )
+
+
+def find_label_set_errors(probabilities: NDArray[np.float64], targets: NDArray[np.integer[Any]]) -> LabelErrors:
+    """The rows with missing or superfluous labels, from probabilities and matrices of 0 and 1, (rows, labels) each.
+
+    The suggestions are the targets without the errors.
+    """
+    is_wrong = np.zeros(targets.shape, dtype=bool)
+    for label in range(targets.shape[1]):
+        of_label = probabilities[:, label]
+        is_wrong[:, label] = find_label_errors(np.stack([1 - of_label, of_label], axis=1), targets[:, label]).is_error
+    own = np.where(targets == 1, probabilities, 1 - probabilities)  # of each answer
+    is_error = is_wrong.any(axis=1)
+    lowest = np.where(is_error, np.where(is_wrong, own, np.inf).min(axis=1), own.min(axis=1))
+    return LabelErrors(
+        order=np.lexsort((lowest, ~is_error)),
+        is_error=is_error,
+        suggestions=np.where(is_wrong, 1 - targets, targets).astype(np.int64),
     )
 
 
@@ -98,25 +121,26 @@ def cross_fit(
 ) -> NDArray[np.float64]:
     """p(l | x) of each row by label vectors that were not fitted on it: (rows, labels).
 
-    Rows of one group, such as copies of a text, are in the same fold. `advance` is called for each of `FITS` fits.
+    Labels are (rows,) or, with several a row, 0 and 1, (rows, labels). Rows of one group, such as copies of a text, are
+    in the same fold. `advance` is called for each of `FITS` fits.
     """
     groups = np.arange(len(labels)) if groups is None else groups
     folds = split_folds(labels, groups, seed=0)
     best, settings = -np.inf, (joint, 0.0)
-    is_error = np.zeros(len(labels), dtype=bool)
+    several, everything = labels.ndim == 2, np.ones(len(labels), dtype=bool)
     for scale in WORD_SCALES:
         scaled = replace(joint, words=scale * joint.words)
         penalty = fit_label_vectors(scaled.states, labels, scaled.words, scaled.centre)[1] or 0.0
         advance(1)
-        scores = held_out_scores(scaled, labels, folds, penalty, ~is_error, advance)
-        likelihood = float(log_softmax(scores, axis=1)[np.arange(len(labels)), labels].sum())
+        scores = held_out_scores(scaled, labels, folds, penalty, everything, advance)
+        likelihood = log_likelihood(scores, labels)
         if likelihood > best:
-            best, settings, probabilities = likelihood, (scaled, penalty), softmax(scores, axis=1)
-    trusted = trusted_rows(find_label_errors(probabilities, labels).is_error, labels)
+            best, settings, probabilities = likelihood, (scaled, penalty), probabilities_of(scores, several)
+    errors = find_label_set_errors(probabilities, labels) if several else find_label_errors(probabilities, labels)
+    trusted = trusted_rows(errors.is_error, labels)
     scaled, penalty = settings
     folds = split_folds(labels, groups, seed=1)
-    result: NDArray[np.float64] = softmax(held_out_scores(scaled, labels, folds, penalty, trusted, advance), axis=1)
-    return result
+    return probabilities_of(held_out_scores(scaled, labels, folds, penalty, trusted, advance), several)
 
 
 def held_out_scores(
@@ -141,6 +165,8 @@ def held_out_scores(
 def split_folds(labels: NDArray[np.integer[Any]], groups: NDArray[np.integer[Any]], seed: int) -> NDArray[np.int64]:
     """Each row's fold, (rows,): the rows of a label are dealt out in turn, in random order; a group stays together."""
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    if labels.ndim == 2:
+        return multilabel.split_folds(labels[first], FOLDS, seed)[group]
     order = np.random.default_rng(seed).permutation(len(first))
     order = order[np.argsort(labels[first][order], kind="stable")]  # of groups, by the labels of their first rows
     folds = np.empty(len(first), dtype=np.int64)
@@ -150,5 +176,9 @@ def split_folds(labels: NDArray[np.integer[Any]], groups: NDArray[np.integer[Any
 
 def trusted_rows(is_error: NDArray[np.bool_], labels: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """The rows without errors, (rows,); all rows of a label that would lose more than half."""
+    if labels.ndim == 2:
+        of_label = labels == 1
+        most = (of_label & is_error[:, None]).sum(axis=0) > of_label.sum(axis=0) / 2  # (labels,)
+        return np.asarray(~is_error | (of_label & most).any(axis=1))
     lost = np.bincount(labels, is_error) > np.bincount(labels) / 2  # (labels,)
     return np.asarray(~is_error | lost[labels])

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozify.config.sections import Adapter
@@ -230,11 +231,24 @@ class ClozeModel(Encoder):
             states = output[0].to(self.dtype)  # (group, tokens, hidden)
             rows = torch.arange(len(group), device=self.device)
             at_mask.append(states[rows, self.to_device(batch.mask_positions[group])])
-            mask = self.to_device(batch.attention_mask[group, : states.shape[1]]).to(self.dtype)
-            means.append((states[:, : mask.shape[1]] * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True))
+            means.append(self._mean_over_tokens(states, batch.attention_mask[group]))
             order.append(group)
         index = self.to_device(np.argsort(np.concatenate(order)))
         return self.head.transform(torch.cat(at_mask)[index]), torch.cat(means)[index]
+
+    def mean_states(self, batch: Batch) -> Tensor:
+        """The mean of each row's states, (batch, hidden); the pattern may have any number of masks."""
+        means, order = list[Tensor](), list[NDArray[np.int64]]()
+        lengths = batch.attention_mask.sum(axis=1)
+        for group, output in self.forward_passes(self.encoder, batch, lengths, grouped=self.device.type == "cpu"):
+            means.append(self._mean_over_tokens(output[0].to(self.dtype), batch.attention_mask[group]))
+            order.append(group)
+        return torch.cat(means)[self.to_device(np.argsort(np.concatenate(order)))]
+
+    def _mean_over_tokens(self, states: Tensor, attention_mask: NDArray[Any]) -> Tensor:
+        """The mean of states, (group, tokens, hidden), over the tokens that are not padding: (group, hidden)."""
+        mask = self.to_device(attention_mask[:, : states.shape[1]]).to(self.dtype)
+        return (states[:, : mask.shape[1]] * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
 
     def label_vectors(self, words: LabelWords) -> tuple[Tensor, Tensor]:
         """The means of the labels' words' vectors, (labels, width), and of their biases, (labels,).

@@ -124,6 +124,8 @@ def _estimate(plan: Plan, context: RunContext) -> CostEstimate:
         weights = plan.member_pairs * plan.recipe.repetitions * sum(of.timing.parameters for of in of_models)
     scores = (rows_to_score + classifiers * _count(plan.test)) * len(plan.task.labels)
     folds, estimates = len(make_folds(plan)), len(estimate_folds(plan)) * (1 if supervised else estimate_pairs(plan))
+    if plan.recipe.multilabel.threshold is not None:
+        folds, estimates = 0, estimates + folds  # no threshold is chosen
     fold_seconds = classifier_steps * classifier.step_seconds
     if not supervised:
         steps = plan.recipe.member_settings(plan.with_lm).steps(len(plan.labeled))

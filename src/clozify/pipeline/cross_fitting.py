@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from scipy.special import softmax
 
 from clozify.data.decision import Decision
 from clozify.methods.ensemble import Ensemble, combine_scores
+from clozify.methods.label_set_reliability import HeldOutLabelSets, estimate_label_sets
 from clozify.methods.reliability import (
     AccuracyEstimate,
     HeldOutScores,
@@ -40,6 +41,7 @@ from clozify.utils.checked_files import open_npy
 SHARE_ROWS = 5_000  # unlabelled rows, evenly spaced, that labels' shares are estimated on
 COMBINED_PRIOR = (1.0, 0.3)  # of the temperature of several teachers' log-probabilities: centre, spread of its log
 PRIORS = {"pet": (1.8, 0.1), "ipet": (1.8, 0.1), "frozen": (1.0, 1.0), "supervised": (1.5, 0.5)}  # of temperatures
+HeldOut: TypeAlias = HeldOutScores | HeldOutLabelSets  # with one label a row, with several
 
 
 def cross_fit(run: Run, members: Sequence[Member], pair_weights: Sequence[float]) -> HeldOutScores | None:
@@ -67,17 +69,17 @@ def _cross_fit_members(run: Run, folds: Sequence[Fold], pair_weights: Sequence[f
     return HeldOutScores(scores, plan.labeled.labels, len(folds))
 
 
-def join_teachers(held_out: HeldOutScores | None, combination: Combination) -> HeldOutScores | None:
+def join_teachers(held_out: HeldOut | None, combination: Combination) -> HeldOut | None:
     """The scores of T by all teachers together, the patterns' by models that were trained without a fold."""
-    if held_out is None:
-        return None
+    if not isinstance(held_out, HeldOutScores):  # tasks with several labels a row have no other teachers
+        return held_out
     return HeldOutScores(combination.of_labeled(held_out.scores), held_out.truth, held_out.folds)
 
 
-def calibrate_ensemble(run: Run, held_out: HeldOutScores | None, ensemble: EnsembleInputs) -> Reliability | None:
+def calibrate_ensemble(run: Run, held_out: HeldOut | None, ensemble: EnsembleInputs) -> Reliability | None:
     """The ensemble's estimated accuracy and its temperature, by the likelihood of the held-out rows."""
-    if held_out is None:
-        return None
+    if not isinstance(held_out, HeldOutScores):
+        return _label_set_reliability(held_out)
     prior = PRIORS[run.plan.method] if ensemble.combined is None else COMBINED_PRIOR
     temperature = most_likely_temperature(held_out, *prior)
     shares = None
@@ -95,11 +97,11 @@ def calibrate(decision: Decision, reliability: Reliability | None) -> Decision:
 
 
 def calibrate_classifier(
-    run: Run, held_out: HeldOutScores | None, unlabeled_scores: NDArray[Any] | None
+    run: Run, held_out: HeldOut | None, unlabeled_scores: NDArray[Any] | None
 ) -> Reliability | None:
     """A classifier's estimated accuracy and its temperature; `unlabeled_scores`, (rows, labels), are its own."""
-    if held_out is None:
-        return None
+    if not isinstance(held_out, HeldOutScores):
+        return _label_set_reliability(held_out)
     if unlabeled_scores is None:
         temperature = most_likely_temperature(held_out, *PRIORS[run.plan.method])
         return _reliability(held_out, estimate_accuracy(held_out), temperature, temperature)
@@ -125,20 +127,42 @@ def _reliability(
     return Reliability.of_probabilities(summary, held_out.probabilities(held_out_temperature), held_out.truth)
 
 
+def _label_set_reliability(held_out: HeldOutLabelSets | None) -> Reliability | None:
+    """The record with several labels a row, whose probabilities are not calibrated: thresholds are chosen for them."""
+    if held_out is None:
+        return None
+    estimate = estimate_label_sets(held_out)
+    return Reliability(
+        rows=len(held_out.targets),
+        folds=held_out.folds,
+        accuracy=estimate.exact_match,
+        low=estimate.exact_match_interval[0],
+        high=estimate.exact_match_interval[1],
+        temperature=1.0,
+        micro_f1=estimate.micro_f1,
+        micro_f1_low=estimate.micro_f1_interval[0],
+        micro_f1_high=estimate.micro_f1_interval[1],
+        confidence=held_out.confidence.tolist(),
+        correct=held_out.correct.tolist(),
+        true_probability=held_out.true_probability.tolist(),
+    )
+
+
 def write_reliability(run: Run, reliability: Reliability | None) -> None:
     """Write `reliability.json` into the results' folder, or remove that of earlier results."""
     if reliability is None:
         run.folder.remove(run.prefix + RELIABILITY_FILE)
         return
     run.folder.write_json(run.prefix + RELIABILITY_FILE, reliability.to_json())
+    name, (value, low, high) = "accuracy" if reliability.micro_f1 is None else "micro-F1", reliability.main
     run.context.log(
-        f"estimated accuracy, by {reliability.folds} folds of {reliability.rows:,} labelled rows: "
-        f"{100 * reliability.accuracy:.1f} (95% interval {100 * reliability.low:.1f} to {100 * reliability.high:.1f})"
+        f"estimated {name}, by {reliability.folds} folds of {reliability.rows:,} labelled rows: "
+        f"{100 * value:.1f} (95% interval {100 * low:.1f} to {100 * high:.1f})"
     )
 
 
 def publish_reliability(classifier: Path, output_layer: str | None, reliability: Reliability) -> None:
     """Scale a published classifier's logits by its temperature, and put the record into its folder."""
-    if output_layer is not None:
+    if output_layer is not None and reliability.temperature != 1.0:
         scale_logits(classifier, output_layer, 1 / reliability.temperature)
     atomic_write_text(classifier / RELIABILITY_FILE, reliability.model_dump_json(indent=2) + "\n")

@@ -23,16 +23,17 @@ from clozify.data.label_matrix import indicators
 from clozify.data.rows import Rows
 from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import confident_rows, distill
+from clozify.methods.label_set_reliability import HeldOutLabelSets
 from clozify.methods.reliability import HeldOutScores
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
 from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels, write_thresholds
 from clozify.models.loading import make_readable
-from clozify.pipeline.cross_fitting import calibrate, calibrate_classifier, publish_reliability
+from clozify.pipeline.cross_fitting import HeldOut, calibrate, calibrate_classifier, publish_reliability
 from clozify.pipeline.folds import Fold, estimate_folds, make_folds
 from clozify.pipeline.run import Run
-from clozify.pipeline.scope import fit_scope
+from clozify.pipeline.scope import classifier_scope
 from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
 from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
@@ -145,10 +146,13 @@ class SupervisedTraining:
         return supervised(classifier, classifier.encode(labeled), labeled.targets, setup)
 
 
-def choose_supervised_thresholds(run: Run) -> Decision:
-    """How the supervised classifier's scores become labels; with several a row, by thresholds from folds of T."""
+def choose_supervised_thresholds(run: Run) -> tuple[Decision, HeldOutLabelSets | None]:
+    """How the supervised classifier's scores become labels; with several a row, by thresholds from folds of T.
+
+    Also returns the scores of the folds, with several labels a row.
+    """
     if not (folds := make_folds(run.plan)):
-        return decide_without_folds(run)
+        return decide_without_folds(run), None
     return decide_by_folds(run, folds, _train_without_folds(run, folds, "thresholds"))
 
 
@@ -181,7 +185,7 @@ def _train_without_folds(run: Run, folds: Sequence[Fold], group: str) -> list[Pa
 
 
 def train_classifier(
-    run: Run, training: ClassifierTraining, decision: Decision, held_out: HeldOutScores | None = None
+    run: Run, training: ClassifierTraining, decision: Decision, held_out: HeldOut | None = None
 ) -> tuple[ClassifierMetrics, Reliability | None]:
     """Train the classifier once a repetition and publish one of them as `classifier/`; returns the metrics of all.
 
@@ -224,7 +228,7 @@ def train_classifier(
     return metrics.model_copy(update=_summarize(evaluations, kept)), reliability
 
 
-def _calibrate(run: Run, held_out: HeldOutScores | None, job: Path) -> Reliability | None:
+def _calibrate(run: Run, held_out: HeldOut | None, job: Path) -> Reliability | None:
     """Calibrate the published classifier, of a job, by held-out rows; None without them."""
     path = job / UNLABELED_SCORES
     reliability = calibrate_classifier(run, held_out, open_npy(path) if path.is_file() else None)
@@ -316,7 +320,7 @@ class ClassifierJob:
                     sample = plan.unlabeled.select(np.unique(chosen.astype(np.int64)))
                     np.save(tmp_path / UNLABELED_SCORES, _score(classifier, sample, device))
                 classifier.save(tmp_path / "model")
-                save_scope(tmp_path / "model", fit_scope(classifier, plan, device))
+                save_scope(tmp_path / "model", classifier_scope(classifier, plan))
                 make_readable(tmp_path / "model")
             seconds = time.monotonic() - started
             record = {

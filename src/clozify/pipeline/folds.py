@@ -1,6 +1,6 @@
 """The folds of T: which labelled rows a model is trained without, to score them.
 
-With several labels a row, thresholds are chosen on these scores; with one, the result's accuracy is estimated on them.
+The result is estimated on these scores; with several labels a row, thresholds are chosen on them, too.
 """
 
 from __future__ import annotations
@@ -38,16 +38,21 @@ class Fold:
 
 
 def make_folds(plan: Plan) -> list[Fold]:
-    """The folds that thresholds are chosen on: none with one label a row, a fixed threshold, or too few rows."""
+    """The folds that thresholds are chosen on, and the result estimated: none with one label a row, or too few rows.
+
+    With a fixed threshold, they are for the estimate alone, and none where that is not asked for.
+    """
     settings = plan.recipe.multilabel
     count = min(settings.folds, len(plan.labeled))
-    if not plan.task.multilabel or settings.threshold is not None or count < 2 or plan.method == "frozen":
+    if settings.threshold is not None:
+        count = plan.recipe.estimate.folds if len(plan.labeled) >= FEWEST_ROWS else 0
+    if not plan.task.multilabel or count < 2 or plan.method == "frozen":
         return []
     return [Fold(index, count) for index in range(count)]
 
 
 def estimate_folds(plan: Plan) -> list[Fold]:
-    """The folds that the accuracy is estimated on: none with several labels a row, or too few rows."""
+    """The folds that the accuracy is estimated on, with one label a row; none with too few rows."""
     count = plan.recipe.estimate.folds
     if plan.task.multilabel or count < 2 or len(plan.labeled) < FEWEST_ROWS or plan.method not in ESTIMATED_METHODS:
         return []

@@ -14,17 +14,20 @@ from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
 from clozify.methods.frozen import Centre, LabelVectors, fit_label_vectors, pad_words
+from clozify.methods.scope import Scope
 from clozify.metrics import BasicMetrics, basic_metrics
 from clozify.models.lora import save_base
 from clozify.pipeline.folds import Fold, estimate_folds
 from clozify.pipeline.members import RECORD
 from clozify.pipeline.run import Run
+from clozify.pipeline.scope import MEMBER_SCOPE, SourceName, fit_scope
 from clozify.pipeline.state_cache import DataSet, StateCache
 from clozify.pipeline.untrained import UntrainedRecord, scores_inputs, summarize_pairs
 from clozify.runs.jobs import JobResult
 from clozify.runs.keys import job_key
 from clozify.runs.plan import Plan
 from clozify.runs.records import HELD_OUT_SCORES, LABEL_VECTORS, TEST_SCORES, UNLABELED_SCORES, Member
+from clozify.runs.scope import save_scope
 from clozify.runs.worker import Worker
 from clozify.utils.checked_files import naming_damaged, read_json
 from clozify.utils.npy import cast_scores, create_npy
@@ -58,6 +61,7 @@ def _key(run: Run, pair: int) -> str:
         pattern=plan.task.pairs[pair].pattern.text,
         words=plan.key_words(plan.task.pairs[pair].verbalizer),
         penalty=plan.recipe.frozen.penalty,
+        **({} if plan.is_distilled else MEMBER_SCOPE),
         **({"folds": [len(folds), plan.recipe.seed]} if (folds := estimate_folds(plan)) else {}),
         truth=None if plan.test is None else plan.test.labels.tolist(),
         **scores_inputs(run),
@@ -97,6 +101,7 @@ class FrozenJob:
         labeled = _concat(cache, "labeled")
         width = worker.cloze_model.head.word_vectors.shape[1]
         centre = Centre.of(cache.chunks("labeled" if plan.unlabeled is None else "unlabeled"), width)
+        scope = None if plan.is_distilled else _fit_scope(plan, cache, width)  # where the result is the ensemble
         for pair, key in self.keys:
             label_vectors = worker.cloze_model.label_vectors(prompt.words[prompt.pairs.index(pair)])
             words, biases = (tensor.detach().double().cpu().numpy() for tensor in label_vectors)
@@ -108,6 +113,8 @@ class FrozenJob:
                     np.save(tmp_path / HELD_OUT_SCORES, _held_out_scores(plan, folds, labeled, words, centre, penalty))
                 save_base(tmp_path / "model", plan.base)
                 np.save(tmp_path / "model" / LABEL_VECTORS, after.to_array())
+                if scope is not None:
+                    save_scope(tmp_path / "model", scope)
                 record = {
                     "pair": plan.task.pairs[pair].name,
                     "pattern": plan.task.pairs[pair].pattern.text,
@@ -119,6 +126,20 @@ class FrozenJob:
                 (tmp_path / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
         kept = total - cache.computed
         return JobResult(f"{cache.computed:,} rows computed in {seconds:,.0f} s, {kept:,} were kept from before")
+
+
+def _fit_scope(plan: Plan, cache: StateCache, width: int) -> Scope:
+    """The reference rows of the out-of-scope score, from the states p(x), which follow the `width` of h(x)."""
+
+    def embed(name: SourceName, indices: NDArray[np.int64]) -> NDArray[Any]:
+        states, start = [], 0
+        for chunk in cache.chunks(name):
+            inside = indices[(indices >= start) & (indices < start + len(chunk))] - start
+            states.append(chunk[inside, width:].astype(np.float32))
+            start += len(chunk)
+        return np.concatenate(states)
+
+    return fit_scope(plan, int(cache.worker.cloze_model.model.config.hidden_size), embed)
 
 
 def _held_out_scores(

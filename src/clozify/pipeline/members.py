@@ -20,10 +20,13 @@ from clozify.config.recipe import Training
 from clozify.data.decision import Decision
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.finetune import finetune
+from clozify.methods.label_set_reliability import HeldOutLabelSets
 from clozify.metrics import BasicMetrics, Evaluation, detailed_metrics, mean_micro_f1
+from clozify.models.cloze import ClozeModel
 from clozify.models.lora import save_adapter
 from clozify.pipeline.folds import Fold, make_folds
 from clozify.pipeline.run import Run
+from clozify.pipeline.scope import MEMBER_SCOPE, member_scope
 from clozify.pipeline.scoring import score_data_set, write_scores
 from clozify.pipeline.sharded_scoring import ShardedScoring, ShardJob, save_trained_weights, shard_spans
 from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
@@ -36,6 +39,7 @@ from clozify.runs.keys import hash_key, job_key
 from clozify.runs.metrics import MemberMetrics, MembersMetrics
 from clozify.runs.plan import Plan
 from clozify.runs.records import HELD_OUT_SCORES, Member
+from clozify.runs.scope import save_scope
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
 
@@ -89,11 +93,16 @@ def _of_pair(zero_points: ZeroPoints, pair: int) -> tuple[float, ...] | None:
     return None if zero_points is None else tuple(zero_points[pair])
 
 
-def choose_member_thresholds(run: Run, pair_weights: Sequence[float], zero_points: ZeroPoints) -> Decision:
-    """How members' scores become labels; with several a row, by thresholds from members of the best pair on folds."""
+def choose_member_thresholds(
+    run: Run, pair_weights: Sequence[float], zero_points: ZeroPoints
+) -> tuple[Decision, HeldOutLabelSets | None]:
+    """How members' scores become labels; with several a row, by thresholds from members of the best pair on folds.
+
+    Also returns the scores of the folds, with several labels a row.
+    """
     folds = make_folds(run.plan)
     if not folds:
-        return decide_without_folds(run)
+        return decide_without_folds(run), None
     best = int(np.argmax(pair_weights))
     seed = run.plan.seeds(len(run.plan.task.pairs))[best][0]
     specs = [
@@ -156,6 +165,7 @@ def _key(run: Run, spec: MemberSpec) -> str:
         attention_dropout=plan.recipe.attention_dropout,
         score_unlabeled=spec.score_unlabeled,
         keep_weights=spec.keep_weights,
+        **(MEMBER_SCOPE if spec.keep_weights else {}),
         adapter=plan.recipe.adapter.model_dump(mode="json"),
         **({} if spec.fold is None else {"fold": [spec.fold.index, spec.fold.count, plan.recipe.seed]}),
         **scores_inputs(run),
@@ -204,6 +214,8 @@ class MemberJob:
                 save_adapter(worker.model.model, tmp_path / "model", plan.base)
             elif spec.keep_weights:
                 worker.model.save(tmp_path / "model")
+            if spec.keep_weights and isinstance(worker.model, ClozeModel):
+                save_scope(tmp_path / "model", member_scope(worker.model, prompts, plan))
             seconds = time.monotonic() - started
             record = {
                 "pair": plan.task.pairs[spec.pair].name,

@@ -15,9 +15,11 @@ from typing import Any
 from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.methods.combination import COMBINED_TEMPERATURE
+from clozify.methods.label_set_reliability import HeldOutLabelSets
 from clozify.pipeline.auto import announce
 from clozify.pipeline.concurrency import fit_models_per_device
 from clozify.pipeline.cross_fitting import (
+    HeldOut,
     calibrate,
     calibrate_ensemble,
     cross_fit,
@@ -132,7 +134,8 @@ def _train(run: Run, description: dict[str, Any]) -> Metrics:
     if plan.method in ENSEMBLE_METHODS:
         results = _train_pet(run)
     elif plan.method == "supervised":
-        decision, held_out = choose_supervised_thresholds(run), cross_fit_supervised(run)
+        decision, label_sets = choose_supervised_thresholds(run)
+        held_out = label_sets or cross_fit_supervised(run)
         classifier, reliability = train_classifier(run, SupervisedTraining(), decision, held_out)
         results = {"supervised": classifier, "thresholds": decision.by_label(), "estimate": _keep(run, reliability)}
     else:
@@ -181,7 +184,7 @@ def _train_pet(run: Run) -> dict[str, Any]:
     results["unsupervised"] = untrained.test
 
     # with several labels a row, each is predicted from its own threshold on (not in the paper)
-    decision = choose_member_thresholds(run, weights_of_pairs, untrained.zero_points)
+    decision, label_sets = choose_member_thresholds(run, weights_of_pairs, untrained.zero_points)
     others = OtherTeachers(run)  # rules, classifiers and others may vote beside the patterns (not in the paper)
 
     # step 1: fine-tune a model for every pair and seed; iPET does so for several generations (section 3.4)
@@ -196,7 +199,7 @@ def _train_pet(run: Run) -> dict[str, Any]:
         results["members"] = evaluate_members(plan, members, decision)
 
     # how good is it, without a test set? models that are trained without a part of T score it (not in the paper)
-    held_out = cross_fit(run, members, weights_of_pairs)
+    held_out: HeldOut | None = label_sets or cross_fit(run, members, weights_of_pairs)
 
     ensemble = EnsembleInputs(members, weights)
     if others or other_models(plan.task):
@@ -217,6 +220,7 @@ def _train_pet(run: Run) -> dict[str, Any]:
     # step 3: train the final classifier on the soft labels
     if plan.is_distilled:
         decision = decision.at_temperature(temperature)  # that of the soft labels
+        held_out = held_out.at_temperature(temperature) if isinstance(held_out, HeldOutLabelSets) else held_out
         confident_rows = plan.recipe.distill.confident_rows if "teachers" in results else None
         training = Distillation(soft_labels, confident_rows=confident_rows)
         results["classifier"], reliability = train_classifier(run, training, decision, held_out)

@@ -48,10 +48,11 @@ def next_steps(
 
 def _about_missing_test_rows(run: RunRecord) -> str:
     advice = "Label some rows for a test set and name it with `--test`: "
+    metric = "micro-F1" if run.task.multilabel else "the accuracy"
     if run.metrics.estimate is None:
-        return advice + "the accuracy is unknown without."
-    low, high = run.metrics.estimate.low, run.metrics.estimate.high
-    return advice + f"without, the accuracy may be anywhere from {percent(low)} to {percent(high)}."
+        return advice + f"{metric} is unknown without."
+    _, low, high = run.metrics.estimate.main
+    return advice + f"without, {metric} may be anywhere from {percent(low)} to {percent(high)}."
 
 
 def _about_more_labels(run: RunRecord, result: Score | None) -> str:

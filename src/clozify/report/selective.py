@@ -54,9 +54,7 @@ class Selective:
 
 
 def selective(run: RunRecord, test: Rows | None) -> Selective | None:
-    """The risk-coverage curves of a run; None with several labels a row, or without held-out and test scores."""
-    if run.task.multilabel:
-        return None
+    """The risk-coverage curves of a run; None without held-out and test scores."""
     record, curves = load_reliability(run.folder), []
     if record is not None and record.rows >= FEWEST_ANSWERS:
         curves.append(_curve("held-out labelled rows", record.confidences, record.hits))
@@ -69,7 +67,7 @@ def selective(run: RunRecord, test: Rows | None) -> Selective | None:
 
 
 def _test_rows(run: RunRecord, test: Rows | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
-    """The confidence of each test row, at the result's temperature, and whether its label is predicted: (rows,)."""
+    """The confidence of each test row, at the result's temperature, and whether its labels are right: (rows,)."""
     scores = result_test_scores(run)
     if scores is None or test is None or len(test) != len(scores):
         return None
@@ -77,8 +75,9 @@ def _test_rows(run: RunRecord, test: Rows | None) -> tuple[NDArray[np.float64], 
     for start, chunk in scores.chunks(chunk_rows(len(run.task.labels))):
         rows = slice(start, start + len(chunk))
         probabilities = run.decision.probabilities(chunk)
-        confidence[rows] = probabilities.max(axis=1)
-        hits[rows] = probabilities.argmax(axis=1) == test.labels[rows]
+        confidence[rows] = run.decision.confidence(probabilities)
+        right = run.decision.predict(probabilities) == test.targets[rows]  # (rows,), or (rows, labels)
+        hits[rows] = right.all(axis=1) if run.decision.multilabel else right
     return confidence, hits
 
 

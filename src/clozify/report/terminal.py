@@ -130,10 +130,16 @@ def show_groups(console: Console, groups: GroupMetrics | None) -> None:
 
 
 def estimate_sentence(estimate: AccuracyMetrics) -> str:
-    """The estimated accuracy with its interval, and what it comes from."""
+    """The estimated accuracy with its interval, and what it comes from; of several labels a row, micro-F1 first."""
+
+    def text(value: float, low: float, high: float) -> str:
+        return f"{percent(value)} (95% interval {percent(low)} to {percent(high)})"
+
+    several = estimate.micro_f1 is not None
+    exact_match = f"; exact match {text(estimate.accuracy, estimate.low, estimate.high)}" if several else ""
     return (
-        f"Estimated accuracy, from the {estimate.rows:,} labelled rows alone: {percent(estimate.accuracy)} "
-        f"(95% interval {percent(estimate.low)} to {percent(estimate.high)})."
+        f"Estimated {'micro-F1' if several else 'accuracy'}, from the {estimate.rows:,} labelled rows alone: "
+        f"{text(*estimate.main)}{exact_match}."
     )
 
 

@@ -93,7 +93,10 @@ class Generation(Record):
 
 
 class AccuracyMetrics(Record):
-    """The estimated accuracy of a run's result, without test rows; `reliability.json` has the held-out rows, too."""
+    """The estimated accuracy of a run's result, without test rows; `reliability.json` has the held-out rows, too.
+
+    With several labels a row, the accuracy is the exact match of all of them, and micro-F1 is estimated, too.
+    """
 
     rows: int  # labelled rows, each scored by models that were trained without it
     folds: int
@@ -101,6 +104,16 @@ class AccuracyMetrics(Record):
     low: float  # of the 95% interval
     high: float
     temperature: float  # the result's scores were divided by it
+    micro_f1: float | None = None  # with several labels a row, as its 95% interval
+    micro_f1_low: float | None = None
+    micro_f1_high: float | None = None
+
+    @property
+    def main(self) -> tuple[float, float, float]:
+        """The accuracy or, with several labels a row, micro-F1, with its 95% interval."""
+        if self.micro_f1 is None or self.micro_f1_low is None or self.micro_f1_high is None:
+            return self.accuracy, self.low, self.high
+        return self.micro_f1, self.micro_f1_low, self.micro_f1_high
 
 
 class TriedSteps(Record):

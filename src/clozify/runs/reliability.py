@@ -21,9 +21,10 @@ RELIABILITY_FILE = "reliability.json"
 class Reliability(AccuracyMetrics):
     """The estimated accuracy of a run's result, and the calibrated probabilities of the held-out labelled rows."""
 
-    confidence: list[float]  # of each held-out row: the calibrated probability of the predicted label
-    correct: list[bool]  # whether that label is right
-    true_probability: list[float]  # the calibrated probability of the true label
+    # of each held-out row: the calibrated probability of the predicted label, of several that of exactly these
+    confidence: list[float]
+    correct: list[bool]  # whether that label, or all of the row's labels, are right
+    true_probability: list[float]  # the calibrated probability of the true label, of several the lowest; 1 without any
 
     @model_validator(mode="after")
     def _same_lengths(self) -> Reliability:

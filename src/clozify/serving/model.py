@@ -60,7 +60,12 @@ class ServedModel:
         if self._classifier is None:
             rows = make_rows(dict(texts), self.task, "the request")
             of_members = [member.scores(rows) for member in self._members]
-            return self._finished.combine(of_members, [member.weight for member in self._members], rows)
+            combined = self._finished.combine(of_members, [member.weight for member in self._members], rows)
+            if self.abstainer.scope is None:
+                return combined
+            folder = self._finished.ensemble_members.scope_folder
+            states = next(member for member in self._members if member.folder == folder).states(rows)
+            return np.column_stack([combined, self.abstainer.scope.scores(states)])
         cleaned = {
             field: clean_texts(pa.array(column, pa.large_string()), self.task) for field, column in texts.items()
         }

@@ -94,7 +94,7 @@ def _predictions_schema(task: Task, abstainer: Abstainer) -> dict[str, Any]:
     if abstainer.abstains:
         levels["abstained"] = {"type": ["string", "null"], "enum": [*REASONS, None]}
     if abstainer.level is not None:
-        levels["prediction_set"] = {"type": "array", "items": label, "minItems": 1}
+        levels["prediction_set"] = {"type": "array", "items": label, "minItems": 0 if task.multilabel else 1}
     if abstainer.scope is not None:
         levels["out_of_scope"] = {"type": "number"}
     prediction = {

@@ -9,6 +9,7 @@ from scipy import stats
 from clozify.methods.drift import (
     Difference,
     chi_squared_p_value,
+    compare_exceeding,
     compare_label_sets,
     compare_numbers,
     compare_shares,
@@ -19,6 +20,7 @@ from clozify.methods.drift import (
     row_words,
     unseen_fractions,
 )
+from clozify.methods.scope import Scope
 
 
 def test_holm_is_the_step_down_procedure():
@@ -132,3 +134,60 @@ def test_the_same_distribution_is_rarely_called_different(labels):
     p_values = [compare_shares(rng.multinomial(500, shares), rng.multinomial(100, shares)).p_value for _ in range(20)]
     assert np.mean(np.array(p_values) < 0.01) <= 0.05
     assert compare_shares(np.array([200, 200, 100]), np.array([20, 20, 60])).p_value < 1e-6
+
+
+def naive_exceeding(reference, new, fraction):
+    """All ways in which the ranks of the new numbers among all may fall are equally likely."""
+    rows, count = len(reference), len(new)
+    rank = int(np.ceil((1 - fraction) * (rows + 1) - 1e-9))
+    threshold = sorted(reference)[rank - 1]
+    observed = sum(value > threshold for value in new)
+    as_large = 0
+    ways = list(combinations(range(rows + count), count))  # the ranks of the new numbers
+    for ranks in ways:
+        others = [rank_of for rank_of in range(rows + count) if rank_of not in ranks]
+        as_large += sum(rank_of > others[rank - 1] for rank_of in ranks) >= observed
+    return as_large / len(ways)
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.5])
+def test_the_number_beyond_a_threshold_is_compared_exactly(fraction):
+    rng = np.random.default_rng(0)
+    for shift in (0.0, 0.5, 2.0):
+        reference, new = rng.normal(size=8), rng.normal(shift, size=5)
+        found = compare_exceeding(reference, new, fraction)
+        assert found.difference.p_value == pytest.approx(naive_exceeding(reference, new, fraction))
+        assert found.difference.effect == max(0.0, found.new - found.reference)
+    assert compare_exceeding(np.arange(3.0), new, 0.2) is None  # takes 4
+
+
+CENTRES = 2 * np.eye(6)[:3]  # in half of the dimensions
+
+
+def made_up_states(rng, rows, centres=CENTRES):
+    """States around a few centres in few dimensions, where neighbouring rows depend on each other most."""
+    return centres[rng.integers(0, len(centres), rows)] + 0.3 * rng.normal(size=(rows, 6))
+
+
+def scope_differences(rng, centres=CENTRES):
+    """The p-values of the scores' distribution and of the fraction out of scope, of 150 reference and 300 new rows."""
+    scope = Scope.fit_to_half(made_up_states(rng, 150), 1_000, seed=int(rng.integers(1 << 30)))
+    new = scope.scores(made_up_states(rng, 300, centres))
+    exceeding = compare_exceeding(scope.in_scope, new, 0.05)
+    return compare_numbers(scope.in_scope, new, larger=True).p_value, exceeding.difference.p_value
+
+
+def test_rows_like_the_reference_are_called_out_of_scope_as_often_as_the_level_says():
+    """Of 400 draws, 5% have a standard deviation of 1.1 points."""
+    rng = np.random.default_rng(0)
+    p_values = np.array([scope_differences(rng) for _ in range(400)])
+    assert ((p_values < 0.05).mean(axis=0) < 0.09).all()
+    assert ((p_values < 0.01).mean(axis=0) < 0.03).all()
+    together = np.array([holm(both).min() for both in p_values])
+    assert (together < 0.05).mean() < 0.09
+
+
+def test_rows_of_other_centres_are_drift():
+    rng = np.random.default_rng(0)
+    p_values = np.array([scope_differences(rng, 2 * np.eye(6)[3:]) for _ in range(20)])
+    assert (p_values < 0.001).all()

@@ -13,6 +13,7 @@ from clozify.methods.frozen import (
     choose_penalty,
     compute_states,
     fit_label_vectors,
+    fit_logistic,
 )
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
@@ -109,3 +110,27 @@ def test_states_do_not_depend_on_the_order_of_rows(tiny, rows):
 def test_label_vectors_survive_their_file():
     vectors = LabelVectors(np.arange(6.0).reshape(2, 3), np.array([7.0, 8.0]))
     assert (LabelVectors.from_array(vectors.to_array()).biases == vectors.biases).all()
+
+
+def test_several_labels_a_row_are_fitted_like_scikit_learns_logistic_regressions():
+    """Without words and offsets, every label is a logistic regression of its own."""
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    features, targets = rng.normal(size=(50, 6)), (rng.random((50, 3)) < 0.4).astype(np.int64)
+    v = fit_logistic(features, targets, np.zeros((50, 3)), penalty=0.5)
+    for label in range(3):
+        expected = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-8).fit(features, targets[:, label])
+        np.testing.assert_allclose(v[label], expected.coef_[0], atol=1e-3)
+
+
+def test_label_vectors_of_label_sets_start_from_the_labels_frequencies():
+    """With so large a penalty nothing is learned: the mean logit of each label is that of its frequency."""
+    rng = np.random.default_rng(0)
+    states, targets = rng.normal(size=(40, 8)), (rng.random((40, 3)) < [0.1, 0.3, 0.6]).astype(np.int64)
+    centre = Centre.of([states], 5)
+    vectors, penalty = fit_label_vectors(states, targets, rng.normal(size=(3, 5)), centre, 1e9)
+    frequency = (targets.sum(axis=0) + 0.5) / 41
+    np.testing.assert_allclose(vectors.scores(states).mean(axis=0), np.log(frequency / (1 - frequency)), atol=1e-4)
+    assert penalty == 1e9
+    assert fit_label_vectors(states, targets, rng.normal(size=(3, 5)), centre)[1] is not None

@@ -11,6 +11,7 @@ from clozify.methods.label_errors import (
     confident_labels,
     cross_fit,
     find_label_errors,
+    find_label_set_errors,
     split_folds,
     trusted_rows,
 )
@@ -130,3 +131,66 @@ def test_few_rows_are_no_error():
     truth, joint = made_up_states(rows=4)
     assert cross_fit(joint, truth).shape == (4, 3)
     assert cross_fit(joint.first(1), truth[:1]).shape == (1, 3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_missing_and_superfluous_labels_are_those_of_the_definition(seed):
+    """Each label is a question with two answers; the row with the least likely wrong answer comes first."""
+    rng = np.random.default_rng(seed)
+    truth = (rng.random((60, 4)) < 0.3).astype(np.int64)
+    probabilities = 1 / (1 + np.exp(-rng.normal(4.0 * truth - 2, 1.2)))
+    targets = np.where(rng.random(truth.shape) < 0.08, 1 - truth, truth)
+    targets[:, 3] = np.arange(60) == 5  # the only row of a label is not judged
+    expected = {}
+    for label in range(4):
+        of_label = [[1 - p, p] for p in probabilities[:, label].tolist()]
+        for row in naive_errors(of_label, targets[:, label].tolist())[0]:
+            expected.setdefault(row, {})[label] = of_label[row][targets[row, label]]
+    assert 5 not in expected or 3 not in expected[5]
+    order = sorted(expected, key=lambda row: min(expected[row].values()))
+    errors = find_label_set_errors(probabilities, targets)
+    assert expected
+    assert errors.order[: len(order)].tolist() == order
+    assert np.flatnonzero(errors.is_error).tolist() == sorted(order)
+    assert {row: np.flatnonzero(errors.suggestions[row] != targets[row]).tolist() for row in order} == {
+        row: sorted(labels) for row, labels in expected.items()
+    }
+
+
+def made_up_label_sets(rows=120, seed=0):
+    """States that say in part which of three labels a row has; some have several, some none."""
+    rng = np.random.default_rng(seed)
+    truth = (rng.random((rows, 3)) < 0.4).astype(np.int64)
+    states = [truth @ (5 * np.eye(3, 6)) + rng.normal(size=(rows, 6)) for _ in range(2)]
+    return truth, JointStates.of(states, [rng.normal(size=(3, 4)), rng.normal(size=(3, 4))])
+
+
+def test_changed_label_sets_come_first():
+    """Confident learning calls the surest of them errors; the others follow by the probability of their answers."""
+    truth, joint = made_up_label_sets()
+    targets = truth.copy()
+    changed = [(row, row % 3) for row in range(9)]
+    for row, label in changed:
+        targets[row, label] = 1 - targets[row, label]
+    errors = find_label_set_errors(cross_fit(joint, targets), targets)
+    first = set(errors.order[:9].tolist())
+    assert len(first & set(range(9))) >= 8
+    found = [(row, label) for row, label in changed if errors.suggestions[row, label] == truth[row, label]]
+    assert len(found) >= 5
+
+
+def test_folds_of_label_sets_keep_groups_together_and_few_rows_are_no_error():
+    truth, joint = made_up_label_sets()
+    groups = np.arange(120)
+    groups[[3, 50, 99]] = 3
+    folds = split_folds(truth, groups, seed=0)
+    assert folds[3] == folds[50] == folds[99]
+    assert np.bincount(folds).min() > 15
+    assert cross_fit(joint.first(4), truth[:4]).shape == (4, 3)
+    assert cross_fit(joint.first(1), truth[:1]).shape == (1, 3)
+
+
+def test_a_label_of_sets_that_would_lose_more_than_half_of_its_rows_keeps_all():
+    targets = np.array([[1, 0], [1, 1], [1, 0], [0, 1], [0, 1], [0, 0]])
+    is_error = np.array([True, True, False, False, False, True])
+    assert trusted_rows(is_error, targets).tolist() == [True, True, True, True, True, False]

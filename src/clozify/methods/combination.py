@@ -14,8 +14,9 @@ teacher with the paper's scores s_M, and every teacher's scores become log-proba
    b = sqrt(0.6 kappa), since some of their errors are shared, and it counts as one more vote for each row.
 4. On T, c_t of n_t votes are right: a_t becomes (c_t + 10 a_t) / (n_t + 10).
 5. o_t corrects for labels that a teacher with scores prefers in any row: first log(1 / |L|) less the log of its mean
-   probabilities, then log pi less the same, where pi is the mean of softmax(s) from the first. It is multiplied with
-   min(1, 4 times the sum of w_u c_u over the others, divided by w_t c_t), with the fraction c of rows that have a vote.
+   probabilities, then log pi less the same, where pi is the mean of softmax(s) from the first, over the rows on which
+   it votes. It is multiplied with min(1, 4 times the sum of w_u c_u over the others, divided by w_t c_t), with the
+   fraction c of rows that have a vote.
 6. Teachers that repeat each other agree more than their accuracies explain. With M_tu = (|L| A_tu - 1) / (|L| - 1) for
    the fraction A_tu of common rows on which they agree, r_tu = (M_tu - b_t b_u) / (1 - b_t b_u), at least 0; copies
    have 1. The share rho_t is 1, and less for a teacher that repeats others: copies together have 1.
@@ -48,7 +49,6 @@ FEWEST_COMMON_ROWS = 10  # on which two teachers vote, to compare them
 ITERATIONS, TOLERANCE = 50, 1e-3
 SMALLEST_COPY = 0.01  # below that, a teacher is no copy
 COMBINED_TEMPERATURE = 1.0  # of soft labels: s is made of log-probabilities
-FITTED_ROWS = 5_000  # unlabelled rows, evenly spaced, that weights are fitted on
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,11 @@ def has_votes(scores: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     return voted
 
 
+def coverage(scores: NDArray[np.floating[Any]]) -> float:
+    """The fraction of rows on which a teacher votes."""
+    return float(has_votes(scores).mean()) if len(scores) else 0.0
+
+
 def hard_votes(scores: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     """The label that a teacher votes for in each row, -1 where it abstains: (rows,)."""
     voted, labels = has_votes(scores), np.full(len(scores), -1, dtype=np.int64)
@@ -106,6 +111,7 @@ class Votes:
     scores: NDArray[Any]  # (rows, labels), NaN in rows on which it abstains
     on_labeled: tuple[OnLabeled, ...]  # one per voter
     voters: tuple[NDArray[Any], ...] = ()  # the patterns' own scores, (rows, labels) each; empty for a single voter
+    coverage: float | None = None  # the fraction of all rows on which it votes, where `scores` are those of some
 
 
 def fit_weights(teachers: Sequence[Votes]) -> list[TeacherWeight]:
@@ -116,11 +122,11 @@ def fit_weights(teachers: Sequence[Votes]) -> list[TeacherWeight]:
     weights = _fit(calibrated)
     if not any(equal):
         return weights
-    shares = softmax(combine_votes([teacher.scores for teacher in calibrated], weights), axis=-1).mean(axis=0)
+    combined = softmax(combine_votes([teacher.scores for teacher in calibrated], weights), axis=-1)  # (rows, labels)
     knowledge = np.array([weight.weight * weight.coverage for weight in weights])
     final = []
-    for teacher, own in zip(teachers, knowledge, strict=True):
-        offsets = label_offsets(teacher, shares)
+    for teacher, own, of_equal in zip(teachers, knowledge, equal, strict=True):
+        offsets = label_offsets(teacher, combined[has_votes(teacher.scores)].mean(axis=0)) if of_equal else ()
         factor = min(1.0, ENOUGH * (knowledge.sum() - own) / max(own, 1e-9))
         final.append(tuple(tuple(factor * offset for offset in of_voter) for of_voter in offsets))
     calibrated = [add_offsets(teacher, offsets) for teacher, offsets in zip(teachers, final, strict=True)]
@@ -162,7 +168,7 @@ def _fit(teachers: Sequence[Votes]) -> list[TeacherWeight]:
             accuracy=float(accuracies[index]),
             temperature=fit_temperature(gaps[index], float(accuracies[index])),
             weight=float(weights[index]),
-            coverage=float(has_votes(teacher.scores).mean()) if len(teacher.scores) else 0.0,
+            coverage=coverage(teacher.scores) if teacher.coverage is None else teacher.coverage,
         )
         for index, teacher in enumerate(teachers)
     ]

@@ -194,6 +194,34 @@ def test_offsets_give_labels_the_shares_that_a_teacher_lacks(truth):
     assert label_offsets(Votes(as_scores(truth), (NOBODY,)), shares) == ()  # votes
 
 
+def test_a_teacher_that_is_asked_about_some_rows_is_calibrated_to_the_labels_of_these_rows():
+    """An LLM that prefers a label, asked about rows of which most have another label than all rows."""
+    rng = np.random.default_rng(3)
+    truth = rng.choice(LABELS, 3000, p=[0.7, 0.1, 0.1, 0.1])
+    patterns = [rng.normal(size=(3000, LABELS)) + 3 * np.eye(LABELS)[truth] for _ in range(3)]
+    asked = np.flatnonzero(truth != 0)[:400]  # no row of the most frequent label
+    llm = np.full((3000, LABELS), np.nan)
+    llm[asked] = rng.normal(size=(400, LABELS)) + 3 * np.eye(LABELS)[truth[asked]]
+    llm[asked, 1] += 2  # in any text
+    teachers = [Votes(np.mean(patterns, axis=0), (NOBODY,) * 3, tuple(patterns)), Votes(llm, (NOBODY,))]
+    offsets = np.array(fit_weights(teachers)[1].offsets)
+    assert offsets[1] < min(offsets[2:]) - 0.3  # the preference is taken back
+    corrected = (llm[asked] + offsets).argmax(axis=1)
+    assert (corrected == truth[asked]).mean() > (llm[asked].argmax(axis=1) == truth[asked]).mean()
+    assert (corrected == 0).mean() < 0.05  # and the label of the other rows is not put in its place
+
+
+@pytest.mark.parametrize(("rows", "is_corrected"), [(9, False), (10, True)])
+def test_a_preference_is_corrected_from_ten_rows_on(rows, is_corrected):
+    rng = np.random.default_rng(4)
+    truth = rng.integers(2, size=200)
+    llm = np.full((200, 2), np.nan)
+    llm[:rows] = np.log(softmax(rng.normal(size=(rows, 2)) + [3, 0], axis=1))
+    rule = as_scores(np.where(rng.random(200) < 0.5, truth, -1), 2)
+    weights = fit_weights([Votes(llm, (NOBODY,)), Votes(rule, (NOBODY,))])
+    assert bool(weights[0].offsets) == is_corrected
+
+
 def test_beside_a_guess_patterns_with_a_bias_keep_their_labels(truth):
     patterns, _ = biased_patterns(truth)
     guess = as_scores(noisy(truth, 0.25, 9))

@@ -20,9 +20,9 @@ from clozify.errors import ClozifyError
 from clozify.inference.check_rules import RulesCheck, check_rules
 from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
+from clozify.models.distinctive_words import distinctive_words
 from clozify.models.generative import CausalModel, GenerativeModel
 from clozify.models.language_model import LanguageModel
-from clozify.models.distinctive_words import distinctive_words
 from clozify.models.task_prompts import (
     PatternPrompt,
     TaskPrompts,

@@ -232,14 +232,13 @@ def _with_teachers(
 
 def _teacher_votes(teachers: Sequence[Teacher], scores: ZeroShotScores) -> list[TeacherVotes]:
     """What each teacher covers and counts for, the pairs first."""
-    labeled, truth = scores.rows.is_labeled, None
+    rows = scores.rows
+    truth = rows.labels if rows.has_labels and rows.is_labeled.any() else None
     pairs = [hard_votes(scores.pair_scores(start, stop).mean(axis=0)) for start, stop in scores.chunks()]
     votes = [np.concatenate(pairs), *(hard_votes(of_teacher) for of_teacher in scores.other_scores)]
-    if scores.rows.has_labels and labeled.any():
-        truth = scores.rows.labels
     lines = []
     for name, of_teacher, weight in zip([PATTERNS, *(t.name for t in teachers)], votes, scores.weights, strict=True):
-        voted = labeled & (of_teacher >= 0)
+        voted = of_teacher >= 0 if truth is None else (of_teacher >= 0) & rows.is_labeled
         right = None if truth is None or not voted.any() else accuracy(truth[voted], of_teacher[voted])
         lines.append(TeacherVotes(name, weight.weight, weight.accuracy, weight.coverage, right))
     return lines

@@ -216,7 +216,7 @@ def test_a_preference_is_corrected_from_ten_rows_on(rows, is_corrected):
     rng = np.random.default_rng(4)
     truth = rng.integers(2, size=200)
     llm = np.full((200, 2), np.nan)
-    llm[:rows] = np.log(softmax(rng.normal(size=(rows, 2)) + [3, 0], axis=1))
+    llm[:rows] = np.log(softmax(rng.normal(size=(rows, 2)) + np.array([3, 0]), axis=1))
     rule = as_scores(np.where(rng.random(200) < 0.5, truth, -1), 2)
     weights = fit_weights([Votes(llm, (NOBODY,)), Votes(rule, (NOBODY,))])
     assert bool(weights[0].offsets) == is_corrected

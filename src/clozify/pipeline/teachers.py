@@ -38,7 +38,7 @@ from clozify.pipeline.run import Run
 from clozify.runs.keys import data_inputs, hash_key, job_key
 from clozify.runs.metrics import TeacherMetrics
 from clozify.runs.records import LABELED_SCORES, TEST_SCORES, UNLABELED_SCORES, EnsembleTeacher, Member
-from clozify.runs.results import jobs_folder
+from clozify.runs.results import ANSWERS, jobs_folder
 from clozify.teachers.base import (
     PATTERNS,
     ScoringContext,
@@ -51,7 +51,6 @@ from clozify.teachers.base import (
 from clozify.utils.checked_files import open_npy
 from clozify.utils.npy import create_npy
 
-ANSWERS = "answers"  # the folder of answers that were paid for, in the run's folder
 CROSS_FITTING_FOLDS = 5
 VOTES_BEFORE_TRAINING = 5  # a fine-tuned pattern's accuracy before training counts as so many votes at most
 

@@ -51,6 +51,9 @@ def show_check(console: Console, result: TaskCheck) -> None:
         _show_labels(console, result, many)
     if result.rules is not None:
         _show_rules(console, result.rules)
+    if result.teachers:
+        names = ", ".join(f"{teacher.name} ({teacher.kind})" for teacher in result.teachers)
+        console.print(Text(f"Other teachers, which zero-shot and train ask: {names}."))
     show_warnings(console, result.warnings)
     if result.problems:
         for problem in result.problems:

@@ -18,6 +18,7 @@ from clozify.data.label_matrix import join_labels
 from clozify.data.rows import CHUNK_ROWS, NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError
 from clozify.inference.check_rules import RulesCheck, check_rules
+from clozify.inference.check_teachers import TeacherCheck, check_teachers
 from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
 from clozify.models.distinctive_words import distinctive_words
@@ -102,6 +103,7 @@ class TaskCheck(Record):
     patterns: list[PatternCheck]
     label_checks: list[LabelCheck]  # empty without labelled rows
     rules: RulesCheck | None  # None without rules or data
+    teachers: list[TeacherCheck]  # besides patterns and rules
     warnings: list[str]
     problems: list[str]
 
@@ -144,6 +146,9 @@ def check(
         rules = None if rows is None else check_rules(rows)
     except ClozifyError as error:
         problems += error.problems
+    teachers = check_teachers(task)
+    problems += [problem for teacher in teachers for problem in teacher.problems]
+    warnings += [warning for teacher in teachers for warning in teacher.warnings]
     warnings += [*(prompts.warnings if prompts else []), *_field_warnings(task), *(rules.warnings if rules else [])]
     return TaskCheck(
         task=task.name,
@@ -163,6 +168,7 @@ def check(
         patterns=patterns,
         label_checks=label_checks,
         rules=rules,
+        teachers=teachers,
         warnings=warnings,
         problems=problems,
     )

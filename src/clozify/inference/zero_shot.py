@@ -27,7 +27,7 @@ from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.metrics import accuracy
 from clozify.models.language_model import LanguageModel, load_model
 from clozify.runs.plan import empty_rows
-from clozify.teachers.base import PATTERNS, ScoringContext, Teacher, by_row_limit, row_limit
+from clozify.teachers.base import PATTERNS, ScoringContext, Teacher, by_row_limit, row_limit, silent_warnings
 from clozify.teachers.build import build_teachers
 from clozify.utils.user_cache import user_cache
 
@@ -187,7 +187,8 @@ def zero_shot(
     if path is not None:
         chunks = ((start, scores.probabilities(start, stop)) for start, stop in scores.chunks())
         write_predictions(path, rows, chunks, decision=scores.decision)
-    warnings = scores.warnings + remarks
+    voters = _teacher_votes(others, scores) if others else []
+    warnings = scores.warnings + remarks + silent_warnings([voter.name for voter in voters if not voter.coverage])
     if unlabeled:
         warnings.append(f"{unlabeled:,} of {len(rows):,} rows have no label and do not count in the accuracy.")
     if calibrated and rows.has_labels and not task.multilabel:
@@ -202,7 +203,7 @@ def zero_shot(
         macro_f1=metrics.get("macro_f1"),
         micro_f1=metrics.get("micro_f1"),
         calibrated=calibrated,
-        teachers=_teacher_votes(others, scores) if others else [],
+        teachers=voters,
         calibration=_explain_calibration(calibrate, calibrated, rows) + _explain_count(task, labels_a_row),
         warnings=warnings,
         output=path,

@@ -47,6 +47,7 @@ from clozify.teachers.base import (
     by_row_limit,
     learns_from_labeled,
     row_limit,
+    silent_warnings,
 )
 from clozify.utils.checked_files import open_npy
 from clozify.utils.npy import create_npy
@@ -287,6 +288,10 @@ def teacher_metrics(run: Run, combination: Combination) -> list[TeacherMetrics]:
     on_labeled = [OnLabeled()] * len(combination.patterns) + [
         scored.on_labeled(plan.labeled) for scored in combination.teachers
     ]
+    if plan.unlabeled is not None:
+        weighted = zip(combination.names, combination.weights, strict=True)
+        for warning in silent_warnings([name for name, weight in weighted if not weight.coverage], "the unlabelled"):
+            run.context.warn(warning)
     conflicts = _conflicts(combination) if plan.unlabeled is not None else [None] * len(on_labeled)
     on_test = _on_test(run, combination) if plan.test is not None else [{} for _ in on_labeled]
     metrics = []

@@ -136,7 +136,7 @@ kind = "classifier"
 modl = "x"
 """)
     assert "number 1 of [[rules]] lacks the entry 'label'; add it." in found
-    assert "the entry 'any.0' in number 1 of [[rules]] is 3: input should be a valid string." in found
+    assert "the entry 'any.0' in number 1 of [[rules]] is 3: write it in quotation marks." in found
     assert (
         "the entry 'labell' in number 1 of [[rules]] is not known (did you mean 'label'?); remove or rename it."
         in found

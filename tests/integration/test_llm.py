@@ -151,6 +151,29 @@ def test_under_a_limit_the_run_says_what_its_test_figures_lack(start_run, files,
     assert not set(map(last_text, server.requests)) & set(pd.read_csv(files / "test.csv")["text"])
 
 
+@pytest.mark.parametrize("answers", ["log-probabilities", "several"])
+def test_a_label_that_an_llm_prefers_in_any_text_is_corrected_for(files, tiny_folder, server, answers):
+    """Its answers name the first label in every row, though less surely where the second is right."""
+
+    def probabilities(body):
+        is_second = int(last_text(body).split()[-1]) % 2
+        return {"1": 0.55, "2": 0.45} if is_second else {"1": 0.95, "2": 0.05}
+
+    server.top = probabilities
+    if answers == "several":  # five of nine answers, or all
+        server.answer = lambda body: "12"[int(probabilities(body)["2"] > 0.4 and body["seed"] % 2)]
+        path = files / "task.toml"
+        path.write_text(path.read_text() + "answers = 9\n")
+    else:
+        server.logprobs = "give"
+    result = clozify.zero_shot(files / "task.toml", files / "test.csv", str(tiny_folder("bert")))
+    assert {teacher.name: teacher.accuracy for teacher in result.teachers}["m"] == 0.5  # as it votes
+    offsets = result.scores.weights[1].offsets
+    assert offsets[0] < offsets[1]
+    raw = result.scores.other_scores[0]
+    assert ((raw + np.array(offsets)).argmax(axis=1) == result.rows.labels).all()
+
+
 @pytest.mark.parametrize(
     ("fault", "said"), [(error(401, f"bad key {KEY}"), "OPENAI_API_KEY"), (error(404, "nothing here"), "base_url")]
 )

@@ -21,8 +21,8 @@ from clozify.data.rows import Rows
 from clozify.errors import DataError
 from clozify.inference.model_teachers import model_teachers
 from clozify.methods.calibration import imbalance_warnings, min_rows
-from clozify.methods.combination import hard_votes
 from clozify.methods.score import MAX_LENGTH
+from clozify.methods.votes import hard_votes
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.metrics import accuracy
 from clozify.models.language_model import LanguageModel, load_model

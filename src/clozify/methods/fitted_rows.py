@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.methods.combination import has_votes
+from clozify.methods.votes import has_votes
 
 FITTED_ROWS = 5_000  # evenly spaced rows
 MORE_ROWS = 500  # with votes of teachers that few of these rows have, such as an LLM that is asked about some rows

@@ -21,10 +21,11 @@ from scipy.special import expit, logit, softmax
 from clozify.data.decision import Decision
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.calibration import calibrate, mean_probabilities
-from clozify.methods.combination import OnLabeled, TeacherWeight, Votes, combine_votes, coverage, fit_weights
+from clozify.methods.combination import TeacherWeight, combine_votes, fit_weights
 from clozify.methods.fitted_rows import fitted_rows
 from clozify.methods.multilabel import predict_highest
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
+from clozify.methods.votes import OnLabeled, Votes, coverage
 from clozify.metrics import basic_metrics
 from clozify.models.language_model import LanguageModel
 from clozify.models.task_prompts import compile_task

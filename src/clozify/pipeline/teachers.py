@@ -21,18 +21,10 @@ from sklearn.model_selection import KFold
 
 from clozify.data.rows import Rows, chunk_rows
 from clozify.errors import quoted
-from clozify.methods.combination import (
-    CombinedScores,
-    OnLabeled,
-    TeacherWeight,
-    Votes,
-    combine_votes,
-    coverage,
-    fit_weights,
-    hard_votes,
-)
+from clozify.methods.combination import CombinedScores, TeacherWeight, combine_votes, fit_weights
 from clozify.methods.ensemble import Ensemble
 from clozify.methods.fitted_rows import fitted_rows
+from clozify.methods.votes import LabeledScores, OnLabeled, Votes, coverage, hard_votes
 from clozify.metrics import accuracy
 from clozify.pipeline.run import Run
 from clozify.runs.keys import data_inputs, hash_key, job_key
@@ -71,8 +63,12 @@ class ScoredTeacher:
         """How many of its votes on T are right."""
         if not len(labeled):
             return OnLabeled()
-        votes = hard_votes(self.scores(LABELED_SCORES))
-        return OnLabeled(float((votes >= 0).sum()), float((votes == labeled.labels).sum()))
+        return OnLabeled.of(self.scores(LABELED_SCORES), labeled.labels)
+
+    def votes(self, scores: NDArray[Any], labeled: Rows, of_all: float | None = None) -> Votes:
+        """Its votes with these scores, (rows, labels), and those on T; `of_all` is the fraction of all rows."""
+        on_labeled = LabeledScores(self.scores(LABELED_SCORES), labeled.labels) if len(labeled) else None
+        return Votes(scores, (self.on_labeled(labeled),), coverage=of_all, labeled=on_labeled)
 
 
 @dataclass(frozen=True)
@@ -187,11 +183,10 @@ def _weigh(run: Run, patterns: Sequence[PatternVotes], scored: Sequence[ScoredTe
 def _votes(run: Run, patterns: Sequence[PatternVotes], scored: Sequence[ScoredTeacher]) -> list[Votes]:
     """The votes that weights are fitted on: those on unlabelled rows or, without any, on T."""
     plan, labels = run.plan, len(run.plan.task.labels)
-    on_labeled = [teacher.on_labeled(plan.labeled) for teacher in scored]
     if plan.unlabeled is None:  # a fine-tuned pattern's votes on T say nothing
         none = np.full((len(plan.labeled), labels), np.nan)
         return [Votes(none, tuple(of.on_labeled), (none,) * len(of.members)) for of in patterns] + [
-            Votes(teacher.scores(LABELED_SCORES), (on,)) for teacher, on in zip(scored, on_labeled, strict=True)
+            teacher.votes(teacher.scores(LABELED_SCORES), plan.labeled) for teacher in scored
         ]
     others = [teacher.scores(UNLABELED_SCORES) for teacher in scored]
     rows, votes = fitted_rows(len(plan.unlabeled), others), list[Votes]()
@@ -201,8 +196,8 @@ def _votes(run: Run, patterns: Sequence[PatternVotes], scored: Sequence[ScoredTe
             Votes(ensemble[rows], tuple(of.on_labeled), tuple(np.asarray(scores[rows]) for scores in ensemble.scores))
         )
     return votes + [
-        Votes(np.asarray(scores[rows]), (on,), coverage=coverage(scores))
-        for scores, on in zip(others, on_labeled, strict=True)
+        teacher.votes(np.asarray(scores[rows]), plan.labeled, coverage(scores))
+        for teacher, scores in zip(scored, others, strict=True)
     ]
 
 

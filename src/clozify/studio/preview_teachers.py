@@ -20,15 +20,8 @@ from clozify.config.task import Task
 from clozify.config.teachers import ClassifierEntry, ModelEntry, OpenAIEntry, TeacherEntry
 from clozify.data.rows import Rows
 from clozify.errors import ClozifyError
-from clozify.methods.combination import (
-    OnLabeled,
-    TeacherWeight,
-    Votes,
-    combine_votes,
-    fit_weights,
-    hard_votes,
-    log_probabilities,
-)
+from clozify.methods.combination import TeacherWeight, combine_votes, fit_weights, log_probabilities
+from clozify.methods.votes import OnLabeled, Votes, hard_votes
 from clozify.runs.plan import empty_rows
 from clozify.teachers.base import PATTERNS, Cost, ScoringContext
 from clozify.teachers.build import build_teachers

@@ -13,22 +13,19 @@ from clozify.methods.combination import (
     RANGE,
     Agreement,
     CombinedScores,
-    OnLabeled,
     Prior,
     TeacherWeight,
-    Votes,
-    add_offsets,
     combine_votes,
     fit_accuracy,
     fit_temperature,
     fit_weights,
-    hard_votes,
     kappa,
     label_offsets,
     log_probabilities,
     score_gaps,
 )
 from clozify.methods.ensemble import Ensemble
+from clozify.methods.votes import LabeledScores, OnLabeled, Votes, hard_votes
 
 LABELS = 4
 NOBODY = OnLabeled()
@@ -188,7 +185,7 @@ def test_offsets_give_labels_the_shares_that_a_teacher_lacks(truth):
     mean = softmax(patterns.scores, axis=1).mean(axis=0)
     assert own == pytest.approx(np.log(shares / mean), abs=1e-3)
     assert len(of_voters) == 3
-    calibrated = add_offsets(patterns, (own, *of_voters))
+    calibrated = patterns.with_offsets((own, *of_voters))
     assert calibrated.voters[1] == pytest.approx(patterns.voters[1] + np.array(of_voters[1]))
     assert label_offsets(Votes(patterns.scores[:5], (NOBODY,)), shares) == ()  # too few rows
     assert label_offsets(Votes(as_scores(truth), (NOBODY,)), shares) == ()  # votes
@@ -220,6 +217,20 @@ def test_a_preference_is_corrected_from_ten_rows_on(rows, is_corrected):
     rule = as_scores(np.where(rng.random(200) < 0.5, truth, -1), 2)
     weights = fit_weights([Votes(llm, (NOBODY,)), Votes(rule, (NOBODY,))])
     assert bool(weights[0].offsets) == is_corrected
+
+
+def test_a_teacher_that_prefers_a_label_is_judged_on_labelled_rows_without_the_preference(truth):
+    rng = np.random.default_rng(6)
+    biased = 3 * np.eye(LABELS)[truth] + rng.normal(size=(len(truth), LABELS)) + np.array([4, 0, 0, 0])
+    rules = [Votes(as_scores(noisy(truth, 0.8, seed)), (NOBODY,)) for seed in (7, 8)]
+    labeled = LabeledScores(biased[:100], truth[:100])
+    raw = OnLabeled.of(labeled.scores, labeled.truth)
+    assert raw.correct == (biased[:100].argmax(axis=1) == truth[:100]).sum()
+    judged = fit_weights([Votes(biased, (raw,), labeled=labeled), *rules])[0]
+    as_voted = fit_weights([Votes(biased, (raw,)), *rules])[0]
+    right = ((biased + np.array(judged.offsets)).argmax(axis=1) == truth).mean()
+    assert abs(judged.accuracy - right) < abs(as_voted.accuracy - right)
+    assert judged.accuracy > as_voted.accuracy + 0.1
 
 
 def test_beside_a_guess_patterns_with_a_bias_keep_their_labels(truth):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.config.pattern import Pattern
 from clozify.config.task import Pair, Task
@@ -120,13 +121,9 @@ def check(
     problems, warnings, patterns = list[str](), list[str](), list[PatternCheck]()
     rows, prompts, counts = None, None, None
     try:
-        rows = read_rows(data, task, column_mapping) if data is not None else None
-        if rows is not None and rows.has_labels:
-            counts = _count_labels(rows)
-            warnings += _unlabeled_warnings(rows)
+        rows, counts = (None, None) if data is None else _read_data(data, task, column_mapping, warnings)
     except ClozifyError as error:
         problems += error.problems
-        rows = None
     try:
         prompts = compile_task(model, task, rows)
     except ClozifyError as error:
@@ -172,6 +169,18 @@ def check(
         warnings=warnings,
         problems=problems,
     )
+
+
+def _read_data(
+    data: str | Path, task: Task, column_mapping: dict[str, str] | None, warnings: list[str]
+) -> tuple[Rows, dict[str, int] | None]:
+    """The rows and, if they have labels, how many rows have each."""
+    rows = read_rows(data, task, column_mapping)
+    if not rows.has_labels:
+        return rows, None
+    counts = _count_labels(rows)
+    warnings += _unlabeled_warnings(rows)
+    return rows, counts
 
 
 def _mask_token(model: LanguageModel) -> str:
@@ -307,15 +316,18 @@ def _preview_rows(
     count = min(examples, len(rows))
     columns = {c: c.tokenize(model.tokenizer, rows.texts(c.slot.field, 0, count)) for c in set(template.fields)}
     encoded = EncodedRows(template, columns, max_length)
-    previews = []
-    for index in range(count):
-        batch = encoded.batch(np.array([index]))
-        answers = []
-        for words in prompt.words if prompt is not None else ():
-            scores = model.label_scores(model.states_at_mask(batch), words)[0]  # (labels,)
-            answers.append(dict(zip(rows.task.labels, scores.softmax(dim=-1).tolist(), strict=True)))
-        previews.append(RowPreview(read_as=_read_as(model, batch), answers=answers))
-    return previews
+    probabilities = np.empty((0, count, len(rows.task.labels)))  # (pairs, rows, labels)
+    if prompt is not None and count:
+        prompts = TaskPrompts([prompt], [], list(dict.fromkeys(template.fields)))
+        chunks = [scores for _, scores in score_rows(model, prompts, rows.select(np.arange(count)), max_length)]
+        probabilities = softmax(np.concatenate(chunks, axis=1), axis=-1)
+    return [
+        RowPreview(
+            read_as=_read_as(model, encoded.batch(np.array([index]))),
+            answers=[dict(zip(rows.task.labels, of_pair[index].tolist(), strict=True)) for of_pair in probabilities],
+        )
+        for index in range(count)
+    ]
 
 
 def _read_as(model: LanguageModel, batch: Batch) -> str:

@@ -152,7 +152,7 @@ class Previewer:
             model = self._other_models[entry.model]
             each = np.stack([self._score(model, draft, text, words, rows, rows_key) for text in patterns])
             each = calibrate(each, mean_probabilities(each)) if preview.calibrated else each
-            return np.maximum(log_softmax(each.mean(axis=0), axis=-1), np.log(1e-12))
+            return np.asarray(np.maximum(log_softmax(each.mean(axis=0), axis=-1), np.log(1e-12)))
 
         combined = self.teachers.combine(task, rows, rows_key, scores, model_scores)
         preview.teachers, preview.unasked, preview.notes = combined.teachers, combined.unasked, combined.notes

@@ -49,10 +49,11 @@ import clozify
 from clozify.config.auto import Conditions, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.data.label_matrix import indicators
-from clozify.methods.combination import COMBINED_TEMPERATURE, OnLabeled, Votes, combine_votes, fit_weights, hard_votes
+from clozify.methods.combination import COMBINED_TEMPERATURE, combine_votes, fit_weights
 from clozify.methods.distill import confident_rows, distill, soft_labels
 from clozify.methods.ensemble import combine_scores
 from clozify.methods.score import TOKENS_PER_BATCH
+from clozify.methods.votes import OnLabeled, Votes, hard_votes
 from clozify.models.classifier import new_classifier
 from clozify.models.loading import count_encoder_parameters
 from clozify.runs.metrics import Metrics

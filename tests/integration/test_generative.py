@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import clozify
+from clozify.cli import main
 from clozify.data.in_memory import load_rows
 from clozify.errors import ModelError
 from clozify.pipeline.cost import estimate
@@ -180,3 +181,74 @@ def test_zero_shot_counts_further_models(folder):
     task = TASK | {"teachers": [{"kind": "model", "model": str(folder("gpt2")), "name": "gpt"}]}
     result = clozify.zero_shot(task, LABELED, "builtin:mini")
     assert [teacher.name for teacher in result.teachers] == ["patterns", "gpt"]
+
+
+@pytest.fixture
+def check_files(tmp_path):
+    rows = "\n".join(f"{row['label']},{row['text']}" for row in LABELED * 2)
+    (tmp_path / "labeled.csv").write_text(f"label,text\n{rows}\n")
+    return tmp_path
+
+
+def reads(architecture):
+    """The first row in each pattern, as the documentation says."""
+    first = LABELED[0]["text"]
+    ask = "\n\nQuestion: Which word belongs in the blank?\nAnswer:"
+    last, other = f"{first}. It was", f"Just ____! {first}{ask}"
+    if architecture == "gpt2":
+        return [last, other]
+    if architecture == "t5":
+        return [f"{first}. It was<extra_id_0>.</s>", f"Just<extra_id_0>!</s> {first}</s>"]
+    chat = "<s>user\n{}</s>\n<s>assistant\n"
+    return [chat.format(f"{last} ____.{ask}"), chat.format(other)]
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "gpt2-chat", "t5"])
+def test_check_shows_what_a_model_that_writes_reads_and_answers(architecture, folder, check_files):
+    from clozify.inference.check import check
+    from clozify.models.language_model import load_model
+
+    model, task = load_model(folder(architecture)), clozify.load_task(TASK)
+    result = check(task, model, check_files / "labeled.csv")
+    assert not result.problems
+    assert [pattern.rows[0].read_as.strip() for pattern in result.patterns] == [
+        text.strip() for text in reads(architecture)
+    ]
+    surprise = result.patterns[0].pairs[0].words["2"][1]
+    assert len(surprise.tokens) == len(surprise.ids) > 1
+    assert model.tokenizer.hf_tokenizer.decode(surprise.ids).strip() == "an astonishing surprise"
+    assert all(pattern.own_answers for pattern in result.patterns)
+    zero_shot = clozify.zero_shot(TASK, check_files / "labeled.csv", folder(architecture))
+    assert [pattern.accuracies[0] for pattern in result.patterns] == zero_shot.accuracy.patterns
+    shown = [pattern.rows[0].answers[0]["1"] for pattern in result.patterns]
+    raw = np.asarray(zero_shot.scores.scores[:, 0], dtype=np.float64)  # (patterns, labels)
+    assert shown == pytest.approx((np.exp(raw) / np.exp(raw).sum(axis=1, keepdims=True))[:, 0], abs=1e-4)
+
+
+def test_a_word_of_too_many_tokens_is_a_problem_that_check_names(folder):
+    from clozify.inference.check import check
+    from clozify.models.language_model import load_model
+
+    long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+    result = check(clozify.load_task(TASK | {"labels": {"1": "bad", "2": long}}), load_model(folder("gpt2")))
+    assert any("shorten it" in problem for problem in result.problems)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "t5"])
+@pytest.mark.parametrize("command", ["find-words", "pretrain"])
+def test_commands_that_need_a_mask_say_so_in_one_sentence_and_write_nothing(
+    command, architecture, folder, check_files, monkeypatch, capsys
+):
+    task, data = check_files / "task.toml", str(check_files / "labeled.csv")
+    task.write_text(clozify.load_task(TASK).to_toml())
+    output = check_files / "output.toml"
+    arguments = {
+        "find-words": ["find-words", str(task), "--labeled", data, "--output", str(output)],
+        "pretrain": ["pretrain", "--data", data, "--field", "text", "--output", str(output)],
+    }[command]
+    monkeypatch.setattr("sys.argv", ["clozify", *arguments, "--model", str(folder(architecture))])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.strip().endswith("use one like BERT or RoBERTa, or 'builtin'.")
+    assert not output.exists()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import filelock
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -105,6 +106,72 @@ def test_zero_shot_asks_an_llm(files, tiny_folder, server):
     assert len(server.requests) == sent
     assert "0 requests sent" in again.output
     assert not files_with_key(files)
+
+
+def test_an_ensemble_asks_its_llm_within_a_budget_only(start_run, files, server):
+    start_run(unlabeled=None)
+    sent, rows = len(server.requests), ["a slow tool number 201", "mail for all number 202"]
+    silent = clozify.load_run(files / "run")
+    without = silent.predict(rows).probabilities
+    assert len(server.requests) == sent
+    assert any("'m' is asked within a budget only (2 requests, about" in note for note in silent.notes)
+    asking = clozify.load_run(files / "run", budget="10requests")
+    asked = asking.predict(rows).probabilities
+    assert len(server.requests) == sent + 2
+    assert any("2 requests sent" in note for note in asking.notes)
+    assert asked[0, 1] > without[0, 1]  # its vote is that of the row's number
+    assert asked[1, 0] > without[1, 0]
+    prompts = [body["messages"][0]["content"] for body in server.requests[-2:]]
+    assert all("a fine game number 0" in prompt for prompt in prompts)  # an example from T, as in training
+    again = clozify.load_run(files / "run", budget="10requests").predict(rows).probabilities
+    np.testing.assert_allclose(again, asked)
+    assert len(server.requests) == sent + 2
+    test = clozify.load_run(files / "run", budget="100requests").evaluate(files / "test.csv")
+    assert len(server.requests) == sent + 2  # the run has paid for these answers
+    assert test.accuracy == start_run(unlabeled=None).metrics.ensemble.accuracy
+
+
+def test_a_budget_where_no_llm_is_asked_is_an_error(start_run, files, server):
+    start_run()
+    with pytest.raises(clozify.ClozifyError, match="ask no LLM; leave the budget out"):
+        clozify.load_run(files / "run", budget="10requests")
+
+
+def test_under_a_limit_the_run_says_what_its_test_figures_lack(start_run, files, server):
+    path = files / "task.toml"
+    path.write_text(path.read_text() + "rows = 20\n")
+    result = start_run()
+    (warning,) = [warning for warning in result.metrics.warnings if "lack its votes" in warning]
+    assert warning.startswith("'m' is asked about a limited number of rows and not about test rows")
+    assert "The classifier's figures are those of all" in warning
+    assert "lack its votes" in result.report.read_text()
+    gains = {teacher.name: teacher.gain for teacher in result.metrics.teachers}
+    assert gains["m"] is None
+    assert gains["patterns"] is not None
+    assert not set(map(last_text, server.requests)) & set(pd.read_csv(files / "test.csv")["text"])
+
+
+@pytest.mark.parametrize("answers", ["log-probabilities", "several"])
+def test_a_label_that_an_llm_prefers_in_any_text_is_corrected_for(files, tiny_folder, server, answers):
+    """Its answers name the first label in every row, though less surely where the second is right."""
+
+    def probabilities(body):
+        is_second = int(last_text(body).split()[-1]) % 2
+        return {"1": 0.55, "2": 0.45} if is_second else {"1": 0.95, "2": 0.05}
+
+    server.top = probabilities
+    if answers == "several":  # five of nine answers, or all
+        server.answer = lambda body: "12"[int(probabilities(body)["2"] > 0.4 and body["seed"] % 2)]
+        path = files / "task.toml"
+        path.write_text(path.read_text() + "answers = 9\n")
+    else:
+        server.logprobs = "give"
+    result = clozify.zero_shot(files / "task.toml", files / "test.csv", str(tiny_folder("bert")))
+    assert {teacher.name: teacher.accuracy for teacher in result.teachers}["m"] == 0.5  # as it votes
+    offsets = result.scores.weights[1].offsets
+    assert offsets[0] < offsets[1]
+    raw = result.scores.other_scores[0]
+    assert ((raw + np.array(offsets)).argmax(axis=1) == result.rows.labels).all()
 
 
 @pytest.mark.parametrize(

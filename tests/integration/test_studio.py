@@ -47,7 +47,8 @@ def test_the_preview_joins_the_rules_of_a_task_file_with_the_patterns(project):
     label = project.draft.labels[0]
     project.draft.hidden_settings = {"rules": [{"label": label, "regex": ".", "name": "every row"}]}
     preview = project.preview()
-    assert preview.rule_votes == {"every row": len(preview.ensemble)}
+    (_, rule) = preview.teachers
+    assert (rule.name, rule.votes.tolist()) == ("every row", [0] * len(preview.ensemble))
     assert preview.ensemble.tolist() != alone.ensemble.tolist()
     assert preview.probabilities.tolist() == alone.probabilities.tolist()
 

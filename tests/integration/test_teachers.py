@@ -133,6 +133,20 @@ def test_zero_shot_joins_rules_with_the_patterns(files, with_rule, tiny_folder):
     assert result.to_json()["teachers"][1]["coverage"] == result.teachers[1].coverage
 
 
+def test_a_teacher_without_a_vote_is_named(start_run, files, with_rule, tiny_folder):
+    path = files / "task.toml"
+    path.write_text(path.read_text().replace('["the", "a", "it"]', '["nowhere"]'))
+    result = clozify.zero_shot(path, files / "test.csv", model=str(tiny_folder("bert")))
+    assert any("'short words' votes on none of these rows" in warning for warning in result.warnings)
+    warnings = start_run().metrics.warnings
+    assert any("'short words' votes on none of the unlabelled rows" in warning for warning in warnings)
+
+
+def test_zero_shot_with_rules_needs_no_labels(files, with_rule, tiny_folder):
+    result = clozify.zero_shot(files / "task.toml", files / "unlabeled.csv", model=str(tiny_folder("bert")))
+    assert [teacher.accuracy for teacher in result.teachers] == [None, None]
+
+
 def test_supervised_training_says_that_rules_do_not_vote(start_run, with_rule):
     metrics = start_run(method="supervised").metrics
     assert any("rules and other teachers do not vote" in warning for warning in metrics.warnings)

@@ -51,6 +51,9 @@ def show_check(console: Console, result: TaskCheck) -> None:
         _show_labels(console, result, many)
     if result.rules is not None:
         _show_rules(console, result.rules)
+    if result.teachers:
+        names = ", ".join(f"{teacher.name} ({teacher.kind})" for teacher in result.teachers)
+        console.print(Text(f"Other teachers, which zero-shot and train ask: {names}."))
     show_warnings(console, result.warnings)
     if result.problems:
         for problem in result.problems:
@@ -157,8 +160,9 @@ def _show_tokens(console: Console, pairs: Sequence[PairWords], name: str, many: 
 
 
 def _excerpt(text: str, mask: str, length: int = 400) -> str:
-    """The part of a long text around the mask."""
+    """The part of a long text around the mask or, without one, its end."""
     if len(text) <= length:
         return text
-    start = max(0, min(text.find(mask) - length // 2, len(text) - length))
+    middle = text.find(mask) if mask else len(text)
+    start = max(0, min(middle - length // 2, len(text) - length))
     return ("... " if start else "") + text[start : start + length] + (" ..." if start + length < len(text) else "")

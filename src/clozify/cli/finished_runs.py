@@ -10,6 +10,7 @@ from rich.console import Console
 
 import clozify
 from clozify.cli.options import (
+    BudgetOption,
     CoverageOption,
     JsonOption,
     MapOption,
@@ -55,6 +56,7 @@ def predict(
     coverage: CoverageOption = None,
     sets: SetsOption = None,
     reject_out_of_scope: RejectOption = None,
+    budget: BudgetOption = None,
 ) -> None:
     """Predict new rows with a finished run."""
     from clozify.inference.abstaining import AbstainOptions, Tally
@@ -62,7 +64,7 @@ def predict(
     if (data is None) == (not text):
         raise DataError("predict takes rows, either as --data FILE or as --text TEXT; write one of the two.")
     options = AbstainOptions(min_confidence, max_risk, coverage, sets, reject_out_of_scope)
-    finished, tally = clozify.load_run(run, method, precision), Tally()
+    finished, tally = clozify.load_run(run, method, precision, budget), Tally()
     abstainer = finished.abstainer(options)
     rows = data if data is not None else text_rows(text or [], finished.task)
     predictions = None
@@ -126,11 +128,12 @@ def evaluate(
     mapping: MapOption = None,
     as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
+    budget: BudgetOption = None,
 ) -> None:
     """Evaluate a finished run on labelled rows."""
     from clozify.cli.tables import show_evaluation
 
-    result = clozify.load_run(run, method, precision).evaluate(data, column_mapping=parse_mapping(mapping))
+    result = clozify.load_run(run, method, precision, budget).evaluate(data, column_mapping=parse_mapping(mapping))
     typer.echo(f"Predicted by {result.model}.", err=True)
     if as_json:
         print_json(result.model_dump(exclude_none=True))

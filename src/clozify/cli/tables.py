@@ -258,7 +258,8 @@ def show_plan(console: Console, cost: CostEstimate) -> None:
     console.print(f"About {rough_duration(cost.seconds)} on this machine and {cost.disk_mib:,.0f} MiB on disk.")
     if cost.requests:
         tokens = f"about {cost.input_tokens:,} input and {cost.output_tokens:,} output tokens"
-        price = "" if cost.price is None else f", {cost.price:,.2f} at the prices of the task file"
+        digits = 2 if cost.price is None or cost.price >= 0.1 else 4
+        price = "" if cost.price is None else f", {cost.price:,.{digits}f} at the prices of the task file"
         console.print(f"At most {cost.requests:,} requests to an LLM, {tokens}{price}.")
     if cost.why is not None:
         console.print(f"{cost.why.capitalize()}; the time assumes one at a time.")

@@ -27,6 +27,11 @@ from clozify.cli.options import (
 )
 from clozify.errors import TaskError
 
+GenerativeSetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="NAME=VALUE: a setting of causal models, such as generative.chat=never; repeatable."),
+]
+
 
 @app.command()
 def tasks(as_json: JsonOption = False) -> None:
@@ -94,6 +99,7 @@ def check(
     labels_from: LabelsFromOption = None,
     mapping: MapOption = None,
     max_length: LengthOption = 256,
+    settings: GenerativeSetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a task as the model reads it, with all its problems."""
@@ -102,9 +108,12 @@ def check(
 
     from clozify.cli.check_tables import show_check
     from clozify.inference.check import check as check_task
-    from clozify.models.cloze import load_model as load_masked_lm
+    from clozify.models.language_model import load_model as load_language_model
 
-    result = check_task(loaded_task, load_masked_lm(model), data, column_mapping, max_length)
+    generative = clozify.load_recipe("paper", settings or []).generative
+    result = check_task(
+        loaded_task, load_language_model(model, generative=generative), data, column_mapping, max_length
+    )
     if as_json:
         print_json(result.model_dump())
     else:
@@ -136,12 +145,7 @@ def zero_shot(
         float, typer.Option(help="How many labels a row has on average, where the task has multilabel = true.")
     ] = 1.0,
     budget: BudgetOption = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="NAME=VALUE: a setting of causal models, such as generative.chat=never; repeatable."
-        ),
-    ] = None,
+    settings: GenerativeSetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict rows without training; if they have labels, print each pattern's accuracy."""

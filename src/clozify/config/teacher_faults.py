@@ -7,11 +7,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clozify.config.rule_patterns import regex_fault
-from clozify.config.teachers import ENTRY_OF_KIND, ClassifierEntry, OpenAIEntry, RuleEntry, TeacherEntry
+from clozify.config.teachers import ENTRY_OF_KIND, ClassifierEntry, ModelEntry, OpenAIEntry, RuleEntry, TeacherEntry
 from clozify.errors import did_you_mean, quoted, unknown_names
 
 if TYPE_CHECKING:
     from clozify.config.task import Task
+
+_EXPECTED = {  # Pydantic's types of errors, in the terms of TOML
+    "tuple_type": 'write a list, such as ["one", "two"]',
+    "list_type": 'write a list, such as ["one", "two"]',
+    "dict_type": 'write a table, such as { "a" = "b" }',
+    "string_type": "write it in quotation marks",
+    "int_type": "write a whole number",
+    "int_parsing": "write a whole number",
+    "int_from_float": "write a whole number",
+    "float_type": "write a number",
+    "float_parsing": "write a number",
+    "bool_type": "write true or false",
+    "bool_parsing": "write true or false",
+}
 
 
 def rule_names(rules: Sequence[RuleEntry]) -> list[str]:
@@ -21,7 +35,7 @@ def rule_names(rules: Sequence[RuleEntry]) -> list[str]:
 
 def teacher_names(teachers: Sequence[TeacherEntry]) -> list[str]:
     """Each teacher's name; one without has that of its model."""
-    return [teacher.name or teacher.model for teacher in teachers]
+    return [teacher.title if isinstance(teacher, ModelEntry) else teacher.name or teacher.model for teacher in teachers]
 
 
 def teacher_problems(task: Task) -> list[str]:
@@ -118,4 +132,5 @@ def explain_teacher_fault(fault: Any) -> str:
         return f"the entry '{name}' in {subject} is not known{near}; remove or rename it."
     if fault["type"] == "missing":
         return f"{subject} lacks the entry '{name}'; add it."
-    return f"the entry '{name}' in {subject} is {value!r}: {fault['msg'][0].lower() + fault['msg'][1:]}."
+    expected = _EXPECTED.get(fault["type"]) or f"{fault['msg'][0].lower()}{fault['msg'][1:]}"
+    return f"the entry '{name}' in {subject} is {value!r}: {expected}."

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from clozify.config.pattern import Pattern
 from clozify.config.task import Pair, Task
@@ -18,13 +19,21 @@ from clozify.data.label_matrix import join_labels
 from clozify.data.rows import CHUNK_ROWS, NO_LABEL, Rows, read_rows
 from clozify.errors import ClozifyError
 from clozify.inference.check_rules import RulesCheck, check_rules
+from clozify.inference.check_teachers import TeacherCheck, check_teachers
 from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
-from clozify.models.cloze import ClozeModel
 from clozify.models.distinctive_words import distinctive_words
-from clozify.models.task_prompts import PatternPrompt, TaskPrompts, compile_task, top_words
-from clozify.prompts.encode import EncodedRows, Template, compile_pattern
-from clozify.prompts.verbalizer import word_ids
+from clozify.models.generative import CausalModel, GenerativeModel
+from clozify.models.language_model import LanguageModel
+from clozify.models.task_prompts import (
+    PatternPrompt,
+    TaskPrompts,
+    compile_task,
+    compile_template,
+    ids_of_word,
+    top_words,
+)
+from clozify.prompts.encode import Batch, EncodedRows, Template
 from clozify.runs.metrics import Record
 
 MAX_SCORED_ROWS = 500  # labelled rows that the patterns are scored on
@@ -81,7 +90,7 @@ class TaskCheck(Record):
     task: str
     description: str
     model: str
-    mask: str  # the model's mask token
+    mask: str  # the model's mask token; empty where the word follows the prompt
     fields: list[str]
     labels: list[str]
     metric: str
@@ -95,13 +104,14 @@ class TaskCheck(Record):
     patterns: list[PatternCheck]
     label_checks: list[LabelCheck]  # empty without labelled rows
     rules: RulesCheck | None  # None without rules or data
+    teachers: list[TeacherCheck]  # besides patterns and rules
     warnings: list[str]
     problems: list[str]
 
 
 def check(
     task: Task,
-    model: ClozeModel,
+    model: LanguageModel,
     data: str | Path | None = None,
     column_mapping: dict[str, str] | None = None,
     max_length: int = MAX_LENGTH,
@@ -111,13 +121,9 @@ def check(
     problems, warnings, patterns = list[str](), list[str](), list[PatternCheck]()
     rows, prompts, counts = None, None, None
     try:
-        rows = read_rows(data, task, column_mapping) if data is not None else None
-        if rows is not None and rows.has_labels:
-            counts = _count_labels(rows)
-            warnings += _unlabeled_warnings(rows)
+        rows, counts = (None, None) if data is None else _read_data(data, task, column_mapping, warnings)
     except ClozifyError as error:
         problems += error.problems
-        rows = None
     try:
         prompts = compile_task(model, task, rows)
     except ClozifyError as error:
@@ -133,16 +139,19 @@ def check(
                 answers = _answer_labeled_rows(model, prompts, _labeled_rows(rows), max_length)
                 patterns = [_with_accuracies(pattern, answers) for pattern in patterns]
                 label_checks = _check_labels(answers, _suggest_words(model, rows, patterns))
-                warnings += answers.warnings()
+                warnings += answers.warnings(find_words=not isinstance(model, GenerativeModel))
         rules = None if rows is None else check_rules(rows)
     except ClozifyError as error:
         problems += error.problems
+    teachers = check_teachers(task)
+    problems += [problem for teacher in teachers for problem in teacher.problems]
+    warnings += [warning for teacher in teachers for warning in teacher.warnings]
     warnings += [*(prompts.warnings if prompts else []), *_field_warnings(task), *(rules.warnings if rules else [])]
     return TaskCheck(
         task=task.name,
         description=task.description,
         model=model.name,
-        mask=model.tokenizer.hf_tokenizer.mask_token,
+        mask=_mask_token(model),
         fields=task.fields,
         labels=task.labels,
         metric=task.metric,
@@ -156,9 +165,27 @@ def check(
         patterns=patterns,
         label_checks=label_checks,
         rules=rules,
+        teachers=teachers,
         warnings=warnings,
         problems=problems,
     )
+
+
+def _read_data(
+    data: str | Path, task: Task, column_mapping: dict[str, str] | None, warnings: list[str]
+) -> tuple[Rows, dict[str, int] | None]:
+    """The rows and, if they have labels, how many rows have each."""
+    rows = read_rows(data, task, column_mapping)
+    if not rows.has_labels:
+        return rows, None
+    counts = _count_labels(rows)
+    warnings += _unlabeled_warnings(rows)
+    return rows, counts
+
+
+def _mask_token(model: LanguageModel) -> str:
+    """What stands at the mask in the text that the model reads; empty for a causal model, which reads up to it."""
+    return "" if isinstance(model, CausalModel) else model.tokenizer.to_tokens([model.tokenizer.mask_id])[0]
 
 
 @dataclass(frozen=True)
@@ -178,8 +205,11 @@ class LabeledAnswers:
         """The fraction of rows that a pair answers correctly."""
         return float((self.predicted[pair] == self.truth).mean())
 
-    def warnings(self) -> list[str]:
-        """What it means where pairs are no better than the most frequent label (a one-sided binomial test at 5%)."""
+    def warnings(self, find_words: bool = True) -> list[str]:
+        """What it means where pairs are no better than the most frequent label (a one-sided binomial test at 5%).
+
+        `find_words`: whether the command can be advised.
+        """
         from scipy.stats import binomtest
 
         rows = len(self.truth)
@@ -195,8 +225,8 @@ class LabeledAnswers:
             f"Before training, {'no pattern' if everywhere else ', '.join(guessing)} is "
             f"{'' if everywhere else 'not '}clearly better on these {rows:,} rows than always answering the most "
             f"frequent label ({100 * self.majority:.1f}%): the model does not yet connect the words with the labels. "
-            "Try the words that are suggested for the labels, clozify find-words or a larger --model. Training can "
-            "still teach it the words, but expect to need more labelled rows."
+            f"Try the words that are suggested for the labels{', clozify find-words' if find_words else ''} or a "
+            "larger --model. Training can still teach it the words, but expect to need more labelled rows."
         ]
 
 
@@ -217,7 +247,7 @@ def _labeled_rows(rows: Rows) -> Rows:
     return rows.select(labeled[np.linspace(0, len(labeled) - 1, max(1, count)).astype(np.int64)])
 
 
-def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, max_length: int) -> LabeledAnswers:
+def _answer_labeled_rows(model: LanguageModel, prompts: TaskPrompts, rows: Rows, max_length: int) -> LabeledAnswers:
     """The pairs' answers to labelled rows, calibrated as by `zero_shot`."""
     chunks = [scores for _, scores in score_rows(model, prompts, rows, max_length)]
     scores = np.concatenate(chunks, axis=1)  # (pairs, rows, labels)
@@ -228,10 +258,10 @@ def _answer_labeled_rows(model: ClozeModel, prompts: TaskPrompts, rows: Rows, ma
     return LabeledAnswers(rows.labels, dict(zip(names, predicted, strict=True)), calibrated)
 
 
-def _suggest_words(model: ClozeModel, rows: Rows, patterns: list[PatternCheck]) -> dict[str, list[str]]:
+def _suggest_words(model: LanguageModel, rows: Rows, patterns: list[PatternCheck]) -> dict[str, list[str]]:
     """Words that tell each label from the others, by the pattern with the highest accuracy."""
     best = max(patterns, key=lambda pattern: max(pattern.accuracies or [0.0]))
-    return distinctive_words(model, compile_pattern(Pattern(best.pattern), model.tokenizer), rows)
+    return distinctive_words(model, compile_template(model, Pattern(best.pattern)), rows)
 
 
 def _check_labels(answers: LabeledAnswers, words: dict[str, list[str]]) -> list[LabelCheck]:
@@ -260,7 +290,7 @@ def _with_accuracies(pattern: PatternCheck, answers: LabeledAnswers) -> PatternC
 
 @torch.inference_mode()
 def _check_pattern(
-    model: ClozeModel,
+    model: LanguageModel,
     task: Task,
     index: int,
     prompts: TaskPrompts | None,
@@ -269,7 +299,7 @@ def _check_pattern(
     examples: int,
 ) -> PatternCheck:
     text = task.patterns[index]
-    template = compile_pattern(Pattern(text), model.tokenizer)
+    template = compile_template(model, Pattern(text))
     prompt = None if prompts is None else prompts.patterns[index]
     return PatternCheck(
         pattern=text,
@@ -280,26 +310,36 @@ def _check_pattern(
 
 
 def _preview_rows(
-    model: ClozeModel, template: Template, prompt: PatternPrompt | None, rows: Rows, max_length: int, examples: int
+    model: LanguageModel, template: Template, prompt: PatternPrompt | None, rows: Rows, max_length: int, examples: int
 ) -> list[RowPreview]:
     """The first rows as the model reads them, with the answers of the pattern's pairs."""
     count = min(examples, len(rows))
     columns = {c: c.tokenize(model.tokenizer, rows.texts(c.slot.field, 0, count)) for c in set(template.fields)}
     encoded = EncodedRows(template, columns, max_length)
-    previews = []
-    for index in range(count):
-        batch = encoded.batch(np.array([index]))
-        answers = []
-        for words in prompt.words if prompt is not None else ():
-            scores = model.label_scores(model.states_at_mask(batch), words)[0]  # (labels,)
-            answers.append(dict(zip(rows.task.labels, scores.softmax(dim=-1).tolist(), strict=True)))
-        previews.append(RowPreview(read_as=model.tokenizer.decode(batch.input_ids[0]), answers=answers))
-    return previews
+    probabilities = np.empty((0, count, len(rows.task.labels)))  # (pairs, rows, labels)
+    if prompt is not None and count:
+        prompts = TaskPrompts([prompt], [], list(dict.fromkeys(template.fields)))
+        chunks = [scores for _, scores in score_rows(model, prompts, rows.select(np.arange(count)), max_length)]
+        probabilities = softmax(np.concatenate(chunks, axis=1), axis=-1)
+    return [
+        RowPreview(
+            read_as=_read_as(model, encoded.batch(np.array([index]))),
+            answers=[dict(zip(rows.task.labels, of_pair[index].tolist(), strict=True)) for of_pair in probabilities],
+        )
+        for index in range(count)
+    ]
 
 
-def _pair_words(model: ClozeModel, template: Template, pair: Pair) -> PairWords:
+def _read_as(model: LanguageModel, batch: Batch) -> str:
+    """The text of a prompt; that of a model that writes with its line breaks, which it reads, too."""
+    if not isinstance(model, GenerativeModel):
+        return model.tokenizer.decode(batch.input_ids[0])
+    return str(model.tokenizer.hf_tokenizer.decode(batch.input_ids[0], clean_up_tokenization_spaces=False))
+
+
+def _pair_words(model: LanguageModel, template: Template, pair: Pair) -> PairWords:
     def token(word: str) -> WordToken:
-        ids = word_ids(model.tokenizer, template, word)
+        ids = ids_of_word(model, template, word)
         return WordToken(word=word, tokens=model.tokenizer.to_tokens(ids), ids=ids)
 
     words = {label: [token(word) for word in words] for label, words in pair.verbalizer.words.items()}
@@ -322,7 +362,7 @@ def _first_labels(rows: Rows, count: int) -> list[str | None]:
     return [None if index == NO_LABEL else rows.task.labels[index] for index in rows.labels[:count]]
 
 
-def _length_warnings(model: ClozeModel, prompts: TaskPrompts, rows: Rows, max_length: int) -> list[str]:
+def _length_warnings(model: LanguageModel, prompts: TaskPrompts, rows: Rows, max_length: int) -> list[str]:
     """Warnings about empty fields and long rows, from the first chunk of rows."""
     columns = prompts.tokenize(model, rows, 0, min(len(rows), CHUNK_ROWS))
     stats = ScoringStats()

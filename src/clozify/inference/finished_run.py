@@ -51,9 +51,12 @@ class FinishedRun:
 
     `method` chooses between the results of a run that was trained by several methods; by default, the first. The
     classifier scores in `precision`: "auto" is int8 on a CPU where that is faster and close to float32, else float32.
+    An ensemble asks its LLM only within a `budget`, as `train` has one; without, it predicts without its votes.
     """
 
-    def __init__(self, folder: str | Path, method: str | None = None, precision: str = "auto") -> None:
+    def __init__(
+        self, folder: str | Path, method: str | None = None, precision: str = "auto", budget: str | None = None
+    ) -> None:
         if precision not in PRECISIONS:
             raise RunError(f"There is no precision '{precision}'; choose of {quoted(PRECISIONS)}.")
         self.precision = precision
@@ -66,6 +69,9 @@ class FinishedRun:
             raise RunError(f"The folder '{folder}' {state}; name the folder that clozify train wrote to --output.")
         if (self.folder / "run.json").is_file():
             check_finished(self.folder)
+        self.budget = budget
+        if budget is not None and self._teachers is None:
+            raise RunError(f"The predictions of '{folder}' ask no LLM; leave the budget out.")
 
     @property
     def method(self) -> str | None:
@@ -166,7 +172,7 @@ class FinishedRun:
         self, data: RowSource, labels: Any = None, column_mapping: Mapping[str, str] | None = None
     ) -> EvaluationResult:
         """Measure the run on labelled rows; `labels` are for rows in memory that have no label column."""
-        warnings: list[str] = list(self.notes)
+        warnings = list[str]()
         rows = select_labeled(load_rows(data, self.task, column_mapping, labels), warnings, "test")
         task, probabilities = self.task, self.probabilities(rows)
         predicted = self.decision.predict(probabilities)
@@ -175,7 +181,7 @@ class FinishedRun:
             model=self.description,
             data=rows.source,
             rows=len(rows),
-            warnings=warnings + rows.warnings,
+            warnings=self.notes + warnings + rows.warnings,
             **evaluation.model_dump(),
         )
 
@@ -275,16 +281,19 @@ class FinishedRun:
     def _teachers(self) -> VotingTeachers | None:
         """The ensemble's teachers besides its patterns."""
         records = None if self.classifier is not None else self._ensemble.teachers
-        return None if records is None else VotingTeachers(self.task, records, self.device)
+        return None if records is None else VotingTeachers(self.folder, self.task, records, self.device, self.budget)
 
 
-def load_run(folder: str | Path, method: str | None = None, precision: str = "auto") -> FinishedRun:
+def load_run(
+    folder: str | Path, method: str | None = None, precision: str = "auto", budget: str | None = None
+) -> FinishedRun:
     """Open a finished run's folder or address, a classifier's folder, or an export's.
 
     `method` chooses between the results of a run that was trained by several methods; by default, the first. The
     classifier scores in `precision`: "auto" is int8 on a CPU where that is faster and close to float32, else float32.
+    An ensemble asks its LLM only within a `budget`, as `train` has one; without, it predicts without its votes.
     """
-    return FinishedRun(folder, method, precision)
+    return FinishedRun(folder, method, precision, budget)
 
 
 def predict(

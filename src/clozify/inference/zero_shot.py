@@ -21,13 +21,13 @@ from clozify.data.rows import Rows
 from clozify.errors import DataError
 from clozify.inference.model_teachers import model_teachers
 from clozify.methods.calibration import imbalance_warnings, min_rows
-from clozify.methods.combination import hard_votes
 from clozify.methods.score import MAX_LENGTH
+from clozify.methods.votes import hard_votes
 from clozify.methods.zero_shot import ZeroShotScores, score_zero_shot
 from clozify.metrics import accuracy
 from clozify.models.language_model import LanguageModel, load_model
 from clozify.runs.plan import empty_rows
-from clozify.teachers.base import PATTERNS, ScoringContext, Teacher, by_row_limit, row_limit
+from clozify.teachers.base import PATTERNS, ScoringContext, Teacher, by_row_limit, row_limit, silent_warnings
 from clozify.teachers.build import build_teachers
 from clozify.utils.user_cache import user_cache
 
@@ -187,7 +187,8 @@ def zero_shot(
     if path is not None:
         chunks = ((start, scores.probabilities(start, stop)) for start, stop in scores.chunks())
         write_predictions(path, rows, chunks, decision=scores.decision)
-    warnings = scores.warnings + remarks
+    voters = _teacher_votes(others, scores) if others else []
+    warnings = scores.warnings + remarks + silent_warnings([voter.name for voter in voters if not voter.coverage])
     if unlabeled:
         warnings.append(f"{unlabeled:,} of {len(rows):,} rows have no label and do not count in the accuracy.")
     if calibrated and rows.has_labels and not task.multilabel:
@@ -202,7 +203,7 @@ def zero_shot(
         macro_f1=metrics.get("macro_f1"),
         micro_f1=metrics.get("micro_f1"),
         calibrated=calibrated,
-        teachers=_teacher_votes(others, scores) if others else [],
+        teachers=voters,
         calibration=_explain_calibration(calibrate, calibrated, rows) + _explain_count(task, labels_a_row),
         warnings=warnings,
         output=path,
@@ -232,14 +233,13 @@ def _with_teachers(
 
 def _teacher_votes(teachers: Sequence[Teacher], scores: ZeroShotScores) -> list[TeacherVotes]:
     """What each teacher covers and counts for, the pairs first."""
-    labeled, truth = scores.rows.is_labeled, None
+    rows = scores.rows
+    truth = rows.labels if rows.has_labels and rows.is_labeled.any() else None
     pairs = [hard_votes(scores.pair_scores(start, stop).mean(axis=0)) for start, stop in scores.chunks()]
     votes = [np.concatenate(pairs), *(hard_votes(of_teacher) for of_teacher in scores.other_scores)]
-    if scores.rows.has_labels and labeled.any():
-        truth = scores.rows.labels
     lines = []
     for name, of_teacher, weight in zip([PATTERNS, *(t.name for t in teachers)], votes, scores.weights, strict=True):
-        voted = labeled & (of_teacher >= 0)
+        voted = of_teacher >= 0 if truth is None else (of_teacher >= 0) & rows.is_labeled
         right = None if truth is None or not voted.any() else accuracy(truth[voted], of_teacher[voted])
         lines.append(TeacherVotes(name, weight.weight, weight.accuracy, weight.coverage, right))
     return lines

@@ -12,10 +12,11 @@ teacher with the paper's scores s_M, and every teacher's scores become log-proba
    0.85 and counts as twenty votes. All a_t are fitted again until nothing changes.
 3. Patterns of a model that agree beyond chance with kappa (Cohen, 1960; the mean over pairs of patterns) have the prior
    b = sqrt(0.6 kappa), since some of their errors are shared, and it counts as one more vote for each row.
-4. On T, c_t of n_t votes are right: a_t becomes (c_t + 10 a_t) / (n_t + 10).
+4. On T, c_t of n_t votes, with the offsets of step 5, are right: a_t becomes (c_t + 10 a_t) / (n_t + 10).
 5. o_t corrects for labels that a teacher with scores prefers in any row: first log(1 / |L|) less the log of its mean
-   probabilities, then log pi less the same, where pi is the mean of softmax(s) from the first. It is multiplied with
-   min(1, 4 times the sum of w_u c_u over the others, divided by w_t c_t), with the fraction c of rows that have a vote.
+   probabilities, then log pi less the same, where pi is the mean of softmax(s) from the first, over the rows on which
+   it votes. It is multiplied with min(1, 4 times the sum of w_u c_u over the others, divided by w_t c_t), with the
+   fraction c of rows that have a vote.
 6. Teachers that repeat each other agree more than their accuracies explain. With M_tu = (|L| A_tu - 1) / (|L| - 1) for
    the fraction A_tu of common rows on which they agree, r_tu = (M_tu - b_t b_u) / (1 - b_t b_u), at least 0; copies
    have 1. The share rho_t is 1, and less for a teacher that repeats others: copies together have 1.
@@ -35,6 +36,7 @@ from scipy.special import log_softmax, softmax
 
 from clozify.methods.calibration import min_rows
 from clozify.methods.ensemble import Ensemble, LazyScores
+from clozify.methods.votes import Offsets, OnLabeled, Votes, coverage, hard_votes, has_votes
 
 PRIOR_ACCURACY = 0.85  # of a teacher about which nothing is known
 PRIOR_VOTES = 20  # m: the votes that the prior counts as
@@ -48,20 +50,6 @@ FEWEST_COMMON_ROWS = 10  # on which two teachers vote, to compare them
 ITERATIONS, TOLERANCE = 50, 1e-3
 SMALLEST_COPY = 0.01  # below that, a teacher is no copy
 COMBINED_TEMPERATURE = 1.0  # of soft labels: s is made of log-probabilities
-FITTED_ROWS = 5_000  # unlabelled rows, evenly spaced, that weights are fitted on
-
-
-@dataclass(frozen=True)
-class OnLabeled:
-    """A teacher's votes on T: how many, and how many are right."""
-
-    votes: float = 0.0
-    correct: float = 0.0
-
-    def at_most(self, votes: float) -> OnLabeled:
-        """The same accuracy on at most so many votes."""
-        scale = min(1.0, votes / self.votes) if self.votes else 0.0
-        return OnLabeled(scale * self.votes, scale * self.correct)
 
 
 @dataclass(frozen=True)
@@ -86,51 +74,29 @@ def log_probabilities(scores: NDArray[np.floating[Any]], temperature: float = 1.
     return result
 
 
-def has_votes(scores: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Whether a teacher votes on each row: (rows,)."""
-    voted: NDArray[np.bool_] = ~np.isnan(scores[:, 0])
-    return voted
-
-
-def hard_votes(scores: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
-    """The label that a teacher votes for in each row, -1 where it abstains: (rows,)."""
-    voted, labels = has_votes(scores), np.full(len(scores), -1, dtype=np.int64)
-    labels[voted] = np.asarray(scores)[voted].argmax(axis=-1)
-    return labels
-
-
-@dataclass(frozen=True)
-class Votes:
-    """A teacher's scores of some rows, and its votes on T; a model's patterns are one teacher with several voters."""
-
-    scores: NDArray[Any]  # (rows, labels), NaN in rows on which it abstains
-    on_labeled: tuple[OnLabeled, ...]  # one per voter
-    voters: tuple[NDArray[Any], ...] = ()  # the patterns' own scores, (rows, labels) each; empty for a single voter
-
-
 def fit_weights(teachers: Sequence[Votes]) -> list[TeacherWeight]:
     """The weight of each teacher, from the votes of all on the same rows and on T."""
     labels = teachers[0].scores.shape[1]
     equal = [label_offsets(teacher, np.full(labels, 1 / labels)) for teacher in teachers]
-    calibrated = [add_offsets(teacher, offsets) for teacher, offsets in zip(teachers, equal, strict=True)]
+    calibrated = [teacher.with_offsets(offsets) for teacher, offsets in zip(teachers, equal, strict=True)]
     weights = _fit(calibrated)
     if not any(equal):
         return weights
-    shares = softmax(combine_votes([teacher.scores for teacher in calibrated], weights), axis=-1).mean(axis=0)
+    combined = softmax(combine_votes([teacher.scores for teacher in calibrated], weights), axis=-1)  # (rows, labels)
     knowledge = np.array([weight.weight * weight.coverage for weight in weights])
     final = []
-    for teacher, own in zip(teachers, knowledge, strict=True):
-        offsets = label_offsets(teacher, shares)
+    for teacher, own, of_equal in zip(teachers, knowledge, equal, strict=True):
+        offsets = label_offsets(teacher, combined[has_votes(teacher.scores)].mean(axis=0)) if of_equal else ()
         factor = min(1.0, ENOUGH * (knowledge.sum() - own) / max(own, 1e-9))
         final.append(tuple(tuple(factor * offset for offset in of_voter) for of_voter in offsets))
-    calibrated = [add_offsets(teacher, offsets) for teacher, offsets in zip(teachers, final, strict=True)]
+    calibrated = [teacher.with_offsets(offsets) for teacher, offsets in zip(teachers, final, strict=True)]
     fitted = _fit(calibrated)
     return [
         replace(weight, offsets=offsets[0] if offsets else ()) for weight, offsets in zip(fitted, final, strict=True)
     ]
 
 
-def label_offsets(teacher: Votes, shares: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
+def label_offsets(teacher: Votes, shares: NDArray[np.float64]) -> Offsets:
     """o of the teacher and of its voters, with which the labels' mean probabilities are nearer to `shares`, (labels,).
 
     There are none for plain votes and for too few rows.
@@ -143,15 +109,6 @@ def label_offsets(teacher: Votes, shares: NDArray[np.float64]) -> tuple[tuple[fl
     )
 
 
-def add_offsets(teacher: Votes, offsets: tuple[tuple[float, ...], ...]) -> Votes:
-    """The teacher with offsets of its own scores and of its voters'."""
-    if not offsets:
-        return teacher
-    own, *of_voters = map(np.asarray, offsets)
-    voters = tuple(scores + of_voter for scores, of_voter in zip(teacher.voters, of_voters, strict=True))
-    return replace(teacher, scores=teacher.scores + own, voters=voters)
-
-
 def _fit(teachers: Sequence[Votes]) -> list[TeacherWeight]:
     """The weights of calibrated teachers."""
     agreement, gaps = Agreement.of(teachers), [score_gaps(teacher.scores) for teacher in teachers]
@@ -162,7 +119,7 @@ def _fit(teachers: Sequence[Votes]) -> list[TeacherWeight]:
             accuracy=float(accuracies[index]),
             temperature=fit_temperature(gaps[index], float(accuracies[index])),
             weight=float(weights[index]),
-            coverage=float(has_votes(teacher.scores).mean()) if len(teacher.scores) else 0.0,
+            coverage=coverage(teacher.scores) if teacher.coverage is None else teacher.coverage,
         )
         for index, teacher in enumerate(teachers)
     ]

@@ -21,9 +21,11 @@ from scipy.special import expit, logit, softmax
 from clozify.data.decision import Decision
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.calibration import calibrate, mean_probabilities
-from clozify.methods.combination import FITTED_ROWS, OnLabeled, TeacherWeight, Votes, combine_votes, fit_weights
+from clozify.methods.combination import TeacherWeight, combine_votes, fit_weights
+from clozify.methods.fitted_rows import fitted_rows
 from clozify.methods.multilabel import predict_highest
 from clozify.methods.score import MAX_LENGTH, ScoringStats, score_rows
+from clozify.methods.votes import OnLabeled, Votes, coverage
 from clozify.metrics import basic_metrics
 from clozify.models.language_model import LanguageModel
 from clozify.models.task_prompts import compile_task
@@ -49,11 +51,12 @@ class ZeroShotScores:
     @cached_property
     def weights(self) -> list[TeacherWeight]:
         """The weights of the pairs, which are one teacher, and of the other teachers, from how all of them agree."""
-        rows = np.unique(np.linspace(0, len(self.rows) - 1, min(FITTED_ROWS, len(self.rows))).astype(np.int64))
+        rows = fitted_rows(len(self.rows), self.other_scores)
         pairs = np.stack([self.pair_scores(row, row + 1)[:, 0] for row in rows.tolist()], axis=1)
         nothing = OnLabeled()
         patterns = Votes(pairs.mean(axis=0), (nothing,) * len(pairs), tuple(pairs))
-        return fit_weights([patterns, *(Votes(scores[rows], (nothing,)) for scores in self.other_scores)])
+        others = [Votes(scores[rows], (nothing,), coverage=coverage(scores)) for scores in self.other_scores]
+        return fit_weights([patterns, *others])
 
     def ensemble_scores(self, start: int, stop: int) -> NDArray[np.float64]:
         """The mean of the pairs' scores of a range of rows, combined with other teachers' votes: (rows, labels)."""

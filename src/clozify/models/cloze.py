@@ -364,8 +364,8 @@ def load_model(
 
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING or config.is_encoder_decoder:
             raise ModelError(
-                f"The model '{model_path(name)}' is a {config.model_type} model, no masked language model; use one "
-                "like BERT or RoBERTa."
+                f"The model '{model_path(name)}' is a {config.model_type} model, no masked language model, which this "
+                "needs; use one like BERT or RoBERTa, or 'builtin'."
             )
         set_attention_dropout(config, attention_dropout)
 

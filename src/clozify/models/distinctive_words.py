@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
-from clozify.models.cloze import ClozeModel
+from clozify.models.language_model import LanguageModel
+from clozify.models.task_prompts import ids_of_word, log_probabilities_at_mask
 from clozify.prompts.encode import EncodedRows, Template
-from clozify.prompts.verbalizer import word_ids
 
 MAX_ROWS, MAX_ROWS_PER_LABEL = 600, 5  # rows that words are suggested from
 MAX_LENGTH = 64  # tokens of these rows
@@ -26,20 +26,21 @@ def first_rows_of_labels(rows: Rows) -> Rows:
 
 
 @torch.inference_mode()
-def label_log_probabilities(model: ClozeModel, template: Template, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+def label_log_probabilities(model: LanguageModel, template: Template, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """The sums of every token's log-probability at the mask over each label's rows, and the rows' number.
 
     (labels, vocabulary) and (labels,); all rows have a label.
     """
     labels = len(rows.task.labels)
-    sums = torch.zeros(labels, model.head.vocabulary)
+    sums = torch.zeros(labels, 0)
     counts = torch.from_numpy(np.bincount(rows.labels, minlength=labels)).float()
     columns = {c: c.tokenize(model.tokenizer, rows.texts(c.slot.field)) for c in set(template.fields)}
     max_length = min(max(MAX_LENGTH, 2 * template.fixed_tokens), model.max_length)
     for batch in EncodedRows(template, columns, max_length).batches(TOKENS_PER_BATCH):
-        scores = model.head(model.states_at_mask(batch).to(model.dtype))  # (batch, vocabulary)
+        scores = log_probabilities_at_mask(model, batch).cpu()  # (batch, vocabulary)
         index = torch.from_numpy(rows.labels[batch.rows].astype(np.int64))
-        sums.index_add_(0, index, torch.log_softmax(scores.float(), dim=-1).cpu())
+        sums = sums if sums.shape[1] else torch.zeros(labels, scores.shape[1])
+        sums.index_add_(0, index, scores)
     return sums, counts
 
 
@@ -55,7 +56,7 @@ def distinctive_tokens(sums: torch.Tensor, counts: torch.Tensor) -> NDArray[np.i
     return likely.gather(1, order).numpy()
 
 
-def distinctive_words(model: ClozeModel, template: Template, rows: Rows, count: int = 4) -> dict[str, list[str]]:
+def distinctive_words(model: LanguageModel, template: Template, rows: Rows, count: int = 4) -> dict[str, list[str]]:
     """Complete words that tell each label from the others, best first, other than those that the label has.
 
     A label without rows has none. Words are suggested from a few rows of each label.
@@ -69,7 +70,7 @@ def distinctive_words(model: ClozeModel, template: Template, rows: Rows, count: 
             word = model.tokenizer.decode([token]).strip()
             if len(word) < MIN_LETTERS or not word.isalpha() or word.lower() in used:
                 continue
-            if word_ids(model.tokenizer, template, word) == [token]:
+            if ids_of_word(model, template, word) == [token]:
                 words.append(word)
                 used.add(word.lower())
             if len(words) == count:

@@ -37,7 +37,7 @@ from clozify.prompts.encode import Batch, EncodedRows, Template, compile_pattern
 from clozify.prompts.questions import ChatFrame, compile_prompt, find_chat_frame, word_ids_in_chat
 from clozify.prompts.sequences import LabelSequences, label_sequences
 from clozify.prompts.tokenizer import PromptTokenizer
-from clozify.prompts.verbalizer import VerbalizedWords, label_tokens
+from clozify.prompts.verbalizer import VerbalizedWords, word_ids
 from clozify.utils import libraries
 
 WORD_TOKENS = 16  # the most tokens of a label's word
@@ -95,15 +95,18 @@ class GenerativeModel(ABC):
 
     def verbalize(self, template: Template, verbalizer: Verbalizer) -> VerbalizedWords:
         """The words' tokens in a prompt, with the faults of the words."""
-        if self.chat_frame is None:
-            words = label_tokens(self.tokenizer, template, verbalizer)
-        else:
-            words = {
-                label: {word: word_ids_in_chat(self.tokenizer, self.chat_frame, word) for word in of_label}
-                for label, of_label in verbalizer.words.items()
-            }
+        words = {
+            label: {word: self.word_ids(template, word) for word in of_label}
+            for label, of_label in verbalizer.words.items()
+        }
         neutral = self._neutral_prompt(template) if self.settings.calibrate else None
         return label_sequences(words, self.tokenizer.hf_tokenizer.unk_token_id, WORD_TOKENS, neutral)
+
+    def word_ids(self, template: Template, word: str) -> list[int]:
+        """The ids of a word where the model writes it."""
+        if self.chat_frame is None:
+            return word_ids(self.tokenizer, template, word)
+        return word_ids_in_chat(self.tokenizer, self.chat_frame, word)
 
     def _neutral_prompt(self, template: Template) -> NDArray[np.int64]:
         """The ids of a prompt with the neutral text in all fields: (width,)."""

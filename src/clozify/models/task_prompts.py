@@ -20,7 +20,7 @@ from clozify.errors import TaskError, quoted
 from clozify.models.cloze import ClozeModel
 from clozify.models.generative import GenerativeModel
 from clozify.models.language_model import LanguageModel
-from clozify.prompts.encode import AS_WRITTEN, EncodedRows, FieldInContext, Template, compile_pattern
+from clozify.prompts.encode import AS_WRITTEN, Batch, EncodedRows, FieldInContext, Template, compile_pattern
 from clozify.prompts.tokenizer import RaggedTokens
 from clozify.prompts.verbalizer import LabelWords, label_tokens, most_tokens, verbalize, word_ids
 
@@ -144,9 +144,31 @@ def _sentences(problems: dict[str, list[str]]) -> list[str]:
     return sentences
 
 
+def compile_template(model: LanguageModel, pattern: Pattern) -> Template:
+    """A pattern as the model reads it."""
+    if isinstance(model, GenerativeModel):
+        return model.compile_prompt(pattern, AS_WRITTEN)
+    return compile_pattern(pattern, model.tokenizer)
+
+
+def ids_of_word(model: LanguageModel, template: Template, word: str) -> list[int]:
+    """The ids of a word at the mask, or where a causal or encoder-decoder model writes it."""
+    if isinstance(model, GenerativeModel):
+        return model.word_ids(template, word)
+    return word_ids(model.tokenizer, template, word)
+
+
+def log_probabilities_at_mask(model: LanguageModel, batch: Batch) -> torch.Tensor:
+    """The log-probability of every token at the mask, or of the first that the model writes: (batch, vocabulary)."""
+    if isinstance(model, GenerativeModel):
+        return model.states_at_mask(batch).log_probabilities
+    scores = model.head(model.states_at_mask(batch).to(model.dtype))
+    return torch.log_softmax(scores.float(), dim=-1)
+
+
 @torch.inference_mode()
 def mean_log_probabilities(
-    model: ClozeModel, template: Template, rows: Rows | None = None, count: int = SAMPLE_ROWS
+    model: LanguageModel, template: Template, rows: Rows | None = None, count: int = SAMPLE_ROWS
 ) -> torch.Tensor:
     """The model's log-probability of every word at the mask, the mean over the first rows: (vocabulary,)."""
     stop = min(count, len(rows)) if rows is not None else 1
@@ -155,16 +177,16 @@ def mean_log_probabilities(
         for column in set(template.fields)
     }
     batch = EncodedRows(template, columns, model.max_length).batch(np.arange(stop))
-    scores = model.head(model.states_at_mask(batch))  # (rows, vocabulary)
-    return torch.log_softmax(scores, dim=-1).mean(dim=0)
+    return log_probabilities_at_mask(model, batch).mean(dim=0)
 
 
-def top_words(model: ClozeModel, template: Template, rows: Rows | None = None, count: int = 5) -> list[str]:
-    """The complete words that the model predicts at the mask, the most likely first."""
+def top_words(model: LanguageModel, template: Template, rows: Rows | None = None, count: int = 5) -> list[str]:
+    """The complete words of one token that the model predicts at the mask, the most likely first."""
     words: list[str] = []
-    for token in mean_log_probabilities(model, template, rows).topk(TOP_TOKENS).indices.tolist():
-        word = model.tokenizer.decode([token])
-        if word.isalpha() and word not in words and word_ids(model.tokenizer, template, word) == [token]:
+    probabilities = mean_log_probabilities(model, template, rows)  # (vocabulary,)
+    for token in probabilities.topk(min(TOP_TOKENS, len(probabilities))).indices.tolist():
+        word = model.tokenizer.decode([token]).strip()
+        if word.isalpha() and word not in words and ids_of_word(model, template, word) == [token]:
             words.append(word)
             if len(words) == count:
                 break

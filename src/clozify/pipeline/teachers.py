@@ -20,23 +20,17 @@ from scipy.stats import entropy
 from sklearn.model_selection import KFold
 
 from clozify.data.rows import Rows, chunk_rows
-from clozify.methods.combination import (
-    FITTED_ROWS,
-    CombinedScores,
-    OnLabeled,
-    TeacherWeight,
-    Votes,
-    combine_votes,
-    fit_weights,
-    hard_votes,
-)
+from clozify.errors import quoted
+from clozify.methods.combination import CombinedScores, TeacherWeight, combine_votes, fit_weights
 from clozify.methods.ensemble import Ensemble
+from clozify.methods.fitted_rows import fitted_rows
+from clozify.methods.votes import LabeledScores, OnLabeled, Votes, coverage, hard_votes
 from clozify.metrics import accuracy
 from clozify.pipeline.run import Run
 from clozify.runs.keys import data_inputs, hash_key, job_key
 from clozify.runs.metrics import TeacherMetrics
 from clozify.runs.records import LABELED_SCORES, TEST_SCORES, UNLABELED_SCORES, EnsembleTeacher, Member
-from clozify.runs.results import jobs_folder
+from clozify.runs.results import ANSWERS, jobs_folder
 from clozify.teachers.base import (
     PATTERNS,
     ScoringContext,
@@ -45,11 +39,11 @@ from clozify.teachers.base import (
     by_row_limit,
     learns_from_labeled,
     row_limit,
+    silent_warnings,
 )
 from clozify.utils.checked_files import open_npy
 from clozify.utils.npy import create_npy
 
-ANSWERS = "answers"  # the folder of answers that were paid for, in the run's folder
 CROSS_FITTING_FOLDS = 5
 VOTES_BEFORE_TRAINING = 5  # a fine-tuned pattern's accuracy before training counts as so many votes at most
 
@@ -69,8 +63,12 @@ class ScoredTeacher:
         """How many of its votes on T are right."""
         if not len(labeled):
             return OnLabeled()
-        votes = hard_votes(self.scores(LABELED_SCORES))
-        return OnLabeled(float((votes >= 0).sum()), float((votes == labeled.labels).sum()))
+        return OnLabeled.of(self.scores(LABELED_SCORES), labeled.labels)
+
+    def votes(self, scores: NDArray[Any], labeled: Rows, of_all: float | None = None) -> Votes:
+        """Its votes with these scores, (rows, labels), and those on T; `of_all` is the fraction of all rows."""
+        on_labeled = LabeledScores(self.scores(LABELED_SCORES), labeled.labels) if len(labeled) else None
+        return Votes(scores, (self.on_labeled(labeled),), coverage=of_all, labeled=on_labeled)
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class OtherTeachers:
         run, scored = self.run, list[ScoredTeacher]()
         for teacher in by_row_limit(run.teachers):
             uncertainty = None
-            if row_limit(teacher) is not None and run.plan.unlabeled is not None:
+            if _is_limited(teacher) and run.plan.unlabeled is not None:
                 uncertainty = _uncertainty(_weigh(run, patterns, scored), len(run.plan.task.labels))
             scored.append(_score(run, teacher, uncertainty))
         return scored
@@ -185,22 +183,21 @@ def _weigh(run: Run, patterns: Sequence[PatternVotes], scored: Sequence[ScoredTe
 def _votes(run: Run, patterns: Sequence[PatternVotes], scored: Sequence[ScoredTeacher]) -> list[Votes]:
     """The votes that weights are fitted on: those on unlabelled rows or, without any, on T."""
     plan, labels = run.plan, len(run.plan.task.labels)
-    on_labeled = [teacher.on_labeled(plan.labeled) for teacher in scored]
     if plan.unlabeled is None:  # a fine-tuned pattern's votes on T say nothing
         none = np.full((len(plan.labeled), labels), np.nan)
         return [Votes(none, tuple(of.on_labeled), (none,) * len(of.members)) for of in patterns] + [
-            Votes(teacher.scores(LABELED_SCORES), (on,)) for teacher, on in zip(scored, on_labeled, strict=True)
+            teacher.votes(teacher.scores(LABELED_SCORES), plan.labeled) for teacher in scored
         ]
-    rows = np.unique(np.linspace(0, len(plan.unlabeled) - 1, min(FITTED_ROWS, len(plan.unlabeled))).astype(np.int64))
-    votes = []
+    others = [teacher.scores(UNLABELED_SCORES) for teacher in scored]
+    rows, votes = fitted_rows(len(plan.unlabeled), others), list[Votes]()
     for of in patterns:
         ensemble = of.ensemble(UNLABELED_SCORES)
         votes.append(
             Votes(ensemble[rows], tuple(of.on_labeled), tuple(np.asarray(scores[rows]) for scores in ensemble.scores))
         )
     return votes + [
-        Votes(np.asarray(teacher.scores(UNLABELED_SCORES)[rows]), (on,))
-        for teacher, on in zip(scored, on_labeled, strict=True)
+        teacher.votes(np.asarray(scores[rows]), plan.labeled, coverage(scores))
+        for teacher, scores in zip(scored, others, strict=True)
     ]
 
 
@@ -227,7 +224,7 @@ def _score(run: Run, teacher: Teacher, uncertainty: NDArray[np.float64] | None) 
         if plan.unlabeled is not None:
             np.save(tmp_path / UNLABELED_SCORES, teacher.score(plan.unlabeled, context))
         if plan.test is not None:
-            if row_limit(teacher) is None:
+            if not _is_limited(teacher):
                 scores = teacher.score(plan.test, _context(run, plan.labeled))
             else:  # who limits the rows does not pay for test rows
                 scores = abstentions(len(plan.test), len(plan.task.labels))
@@ -281,9 +278,15 @@ def write_combined(run: Run, combination: Combination) -> Member:
 def teacher_metrics(run: Run, combination: Combination) -> list[TeacherMetrics]:
     """What each teacher covers, how often it is right and contradicted, and what it adds."""
     plan = run.plan
+    if plan.test is not None and (limited := [t.teacher.name for t in combination.teachers if _is_limited(t.teacher)]):
+        run.context.warn(_without_limited(limited, plan.is_distilled))
     on_labeled = [OnLabeled()] * len(combination.patterns) + [
         scored.on_labeled(plan.labeled) for scored in combination.teachers
     ]
+    if plan.unlabeled is not None:
+        weighted = zip(combination.names, combination.weights, strict=True)
+        for warning in silent_warnings([name for name, weight in weighted if not weight.coverage], "the unlabelled"):
+            run.context.warn(warning)
     conflicts = _conflicts(combination) if plan.unlabeled is not None else [None] * len(on_labeled)
     on_test = _on_test(run, combination) if plan.test is not None else [{} for _ in on_labeled]
     metrics = []
@@ -307,6 +310,21 @@ def teacher_metrics(run: Run, combination: Combination) -> list[TeacherMetrics]:
     return metrics
 
 
+def _is_limited(teacher: Teacher) -> bool:
+    """Whether a teacher is asked about some rows only, and so not about test rows."""
+    return row_limit(teacher) is not None
+
+
+def _without_limited(names: Sequence[str], is_distilled: bool) -> str:
+    """A sentence about teachers that do not vote on the test rows."""
+    verb, its = ("is", "its") if len(names) == 1 else ("are", "their")
+    classifier = f" The classifier's figures are those of all: it has learnt from {its} votes." if is_distilled else ""
+    return (
+        f"{quoted(names)} {verb} asked about a limited number of rows and not about test rows, so the ensemble's "
+        f"figures on them lack {its} votes, and {its} gain is not known.{classifier}"
+    )
+
+
 def _conflicts(combination: Combination) -> list[float | None]:
     """Of each teacher's votes on unlabelled rows the fraction that differs from the combined label."""
     combined, votes, differ = combination.scores(UNLABELED_SCORES), [], []
@@ -320,7 +338,10 @@ def _conflicts(combination: Combination) -> list[float | None]:
 
 
 def _on_test(run: Run, combination: Combination) -> list[dict[str, float | None]]:
-    """Each teacher's accuracy on the test rows where it votes, and what the combination loses without it."""
+    """Each teacher's accuracy on the test rows where it votes, and what the combination loses without it.
+
+    There is no gain of a teacher without a vote on them.
+    """
     assert run.plan.test is not None
     truth = run.plan.test.labels
     scores = [np.asarray(of[:]) for of in combination.scores(TEST_SCORES).scores]
@@ -329,7 +350,7 @@ def _on_test(run: Run, combination: Combination) -> list[dict[str, float | None]
     results = list[dict[str, float | None]]()
     for index, of_teacher in enumerate(map(hard_votes, scores)):
         voted, gain = of_teacher >= 0, None
-        if len(scores) > 1:
+        if len(scores) > 1 and voted.any():
             others = [other for other in range(len(scores)) if other != index]
             weights = fit_weights([votes[other] for other in others])
             without = combine_votes([scores[other] for other in others], weights).argmax(axis=-1)

@@ -70,6 +70,7 @@ from clozify.runs.results import (
 from clozify.runs.stored_folder import open_run
 from clozify.runs.tracking import check_trackers
 from clozify.runs.worker import Worker
+from clozify.teachers.base import readiness_notes
 from clozify.utils.threads import threads_within_quota
 
 
@@ -98,6 +99,8 @@ def train(
         if not replace_results:
             check_replaceable(folder.path / prefix, folder.address, description)
         plan, description = _keep_names(plan, description, folder.path / prefix, log_both)
+        for note in readiness_notes(teachers):
+            log_both(f"note: {note}")
         worker = Worker(plan, folder, RunContext(device, log_both, trackers, folder.path))
         if models_per_device is None:
             with single_worker_executor(executor, address, devices) as trial:

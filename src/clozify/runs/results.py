@@ -16,6 +16,7 @@ from clozify.runs.keys import hash_file, hash_key
 from clozify.runs.label_changes import LabelChanges
 from clozify.utils.checked_files import read_json
 
+ANSWERS = "answers"  # the folder of answers that were paid for, in the run's folder
 METHODS_FOLDER = "methods"
 METHOD_NAMES = {
     "pet": "PET",

@@ -163,6 +163,8 @@ class TaskDraft:
                 for rule in content["rules"]
                 if rule["label"] in self.labels and rule.get("field") in (None, *self.fields)
             ]
+        if "teachers" in content:
+            content["teachers"] = [self._of_labels(teacher) for teacher in content["teachers"]]
         try:
             task = Task.model_validate(content)
         except ValidationError as error:
@@ -170,6 +172,13 @@ class TaskDraft:
         if problems := task.problems():
             raise TaskError(problems)
         return task
+
+    def _of_labels(self, teacher: dict[str, Any]) -> dict[str, Any]:
+        """A teacher's entry without what it says about labels that the draft no longer has."""
+        if "descriptions" in teacher:
+            kept = {label: text for label, text in teacher["descriptions"].items() if label in self.labels}
+            teacher = teacher | {"descriptions": kept}
+        return teacher
 
 
 def split_words(text: str) -> tuple[str, ...]:

@@ -12,24 +12,22 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, softmax
+from scipy.special import expit, log_softmax, logit, softmax
 
 from clozify.config.pattern import Pattern
-from clozify.config.task import Task, Verbalizer
+from clozify.config.task import Verbalizer
+from clozify.config.teachers import ModelEntry
 from clozify.data.rows import Rows
 from clozify.errors import ClozifyError, quoted
 from clozify.methods.calibration import calibrate, mean_probabilities, min_rows
-from clozify.methods.combination import OnLabeled, Votes, combine_votes, fit_weights, hard_votes
 from clozify.methods.score import score_rows
 from clozify.models.cloze import ClozeModel
+from clozify.models.language_model import LanguageModel, load_model
 from clozify.models.task_prompts import compile_task, near_words, top_words
 from clozify.prompts.encode import Template, compile_pattern
 from clozify.prompts.verbalizer import UnusableWord, verbalize, word_ids
-from clozify.runs.context import no_log
-from clozify.runs.plan import empty_rows
 from clozify.studio.draft import Problems, TaskDraft
-from clozify.teachers.base import ScoringContext
-from clozify.teachers.rules import rule_teachers
+from clozify.studio.preview_teachers import PreviewTeachers, TeacherAnswers, UnaskedTeacher
 
 MAX_LENGTH = 64  # tokens per row, as in the recipe `quick`
 TOP_WORDS_ROWS = 4  # rows that the model's most likely words are computed from
@@ -60,8 +58,10 @@ class Preview:
     patterns: list[int] = field(default_factory=list)  # indices of the patterns that were scored
     calibrated: bool = False
     probabilities: NDArray[np.float64] | None = None  # (patterns, rows, labels)
-    ensemble: NDArray[np.float64] | None = None  # (rows, labels): softmax of the patterns' mean scores, and of rules
-    rule_votes: dict[str, int] = field(default_factory=dict)  # rule -> rows on which it votes
+    ensemble: NDArray[np.float64] | None = None  # (rows, labels): of all patterns and other teachers together
+    teachers: list[TeacherAnswers] = field(default_factory=list)  # the patterns first; empty where they are alone
+    unasked: list[UnaskedTeacher] = field(default_factory=list)  # teachers that cost money
+    notes: list[str] = field(default_factory=list)  # what teachers log, such as how many requests were sent
 
     @property
     def predictions(self) -> NDArray[np.int64]:
@@ -86,8 +86,11 @@ class Preview:
 class Previewer:
     """Computes previews with one model and caches its scores."""
 
-    def __init__(self, model: ClozeModel) -> None:
+    def __init__(self, model: ClozeModel, folder: Path | None = None) -> None:
+        """`folder` is the project's, in which paths of other models start."""
         self.model = model
+        self.teachers = PreviewTeachers(model.device.type, folder)
+        self._other_models: dict[str, LanguageModel] = {}
         self._scores: OrderedDict[object, NDArray[np.float64]] = OrderedDict()
         self._alternatives: dict[tuple[str, str], list[str]] = {}  # by word and pattern
         self._top_words: dict[object, list[str]] = {}
@@ -108,7 +111,7 @@ class Previewer:
         scores = []
         for index in valid:
             try:
-                scores.append(self._score(draft, draft.patterns[index], words, rows, rows_key))
+                scores.append(self._score(self.model, draft, draft.patterns[index], words, rows, rows_key))
                 preview.patterns.append(index)
             except ClozifyError as error:
                 preview.problems.setdefault(f"pattern {index}", []).extend(error.problems)
@@ -124,27 +127,39 @@ class Previewer:
                 stacked = calibrate(stacked, mean_probabilities(stacked))
             preview.probabilities = to_probabilities(stacked)
             preview.ensemble = to_probabilities(stacked.mean(axis=0))
-            task = draft.to_task([draft.patterns[preview.patterns[0]]], words)
-            self._add_rules(preview, task, rows, stacked)
+            self._add_teachers(preview, draft, words, rows, rows_key, stacked)
         return preview
 
-    def _add_rules(self, preview: Preview, task: Task, rows: Rows, scores: NDArray[np.float64]) -> None:
-        """Let the task's rules vote beside the patterns, whose scores are (patterns, rows, labels).
-
-        Other teachers are left out: a preview neither loads models nor asks an LLM.
-        """
-        rules = rule_teachers(task)
-        if not rules:
+    def _add_teachers(
+        self,
+        preview: Preview,
+        draft: TaskDraft,
+        words: dict[str, tuple[str, ...]],
+        rows: Rows,
+        rows_key: object,
+        scores: NDArray[np.float64],
+    ) -> None:
+        """Let the task's other teachers vote beside the patterns, whose scores are (patterns, rows, labels)."""
+        patterns = [draft.patterns[index] for index in preview.patterns]
+        task = draft.to_task(patterns, words)
+        if not task.rules and not task.teachers:
             return
-        rows, nothing = rows.with_task(task), OnLabeled()
-        context = ScoringContext(empty_rows(task), self.model.device.type, Path(), no_log)
-        votes = [rule.score(rows, context) for rule in rules]
-        patterns = scores.mean(axis=0)
-        teachers = [Votes(patterns, (nothing,) * len(scores), tuple(scores)), *(Votes(v, (nothing,)) for v in votes)]
-        preview.ensemble = softmax(combine_votes([patterns, *votes], fit_weights(teachers)), axis=-1)
-        preview.rule_votes = {
-            rule.name: int((hard_votes(of) >= 0).sum()) for rule, of in zip(rules, votes, strict=True)
-        }
+
+        def model_scores(entry: ModelEntry) -> NDArray[np.float64]:
+            """The mean of the patterns' scores by a further model, as by `clozify zero-shot`: (rows, labels)."""
+            if entry.model not in self._other_models:
+                self._other_models[entry.model] = load_model(entry.model, self.model.device.type)
+            model = self._other_models[entry.model]
+            each = np.stack([self._score(model, draft, text, words, rows, rows_key) for text in patterns])
+            each = calibrate(each, mean_probabilities(each)) if preview.calibrated else each
+            return np.asarray(np.maximum(log_softmax(each.mean(axis=0), axis=-1), np.log(1e-12)))
+
+        combined = self.teachers.combine(task, rows, rows_key, scores, model_scores)
+        preview.teachers, preview.unasked, preview.notes = combined.teachers, combined.unasked, combined.notes
+        if combined.ensemble is not None:
+            preview.ensemble = combined.ensemble
+        if combined.problems:
+            preview.problems["teachers"] = combined.problems
 
     def _usable_words(
         self, draft: TaskDraft, templates: dict[int, Template], preview: Preview
@@ -193,14 +208,20 @@ class Previewer:
         return self._top_words[key]
 
     def _score(
-        self, draft: TaskDraft, pattern: str, words: dict[str, tuple[str, ...]], rows: Rows, rows_key: object
+        self,
+        model: LanguageModel,
+        draft: TaskDraft,
+        pattern: str,
+        words: dict[str, tuple[str, ...]],
+        rows: Rows,
+        rows_key: object,
     ) -> NDArray[np.float64]:
-        """One pattern's raw scores: (rows, labels)."""
-        key = (pattern, tuple(words.items()), tuple(draft.fields), rows_key)
+        """One pattern's raw scores by a model: (rows, labels)."""
+        key = (model.name, pattern, tuple(words.items()), tuple(draft.fields), rows_key)
         if rows_key is None or key not in self._scores:
             task = draft.to_task([pattern], words)
-            prompts = compile_task(self.model, task)
-            chunks = [chunk[0] for _, chunk in score_rows(self.model, prompts, rows.with_task(task), MAX_LENGTH)]
+            prompts = compile_task(model, task)
+            chunks = [chunk[0] for _, chunk in score_rows(model, prompts, rows.with_task(task), MAX_LENGTH)]
             self._scores[key] = np.concatenate(chunks).astype(np.float64)
         self._scores.move_to_end(key)
         if len(self._scores) > MAX_CACHED_SCORES:

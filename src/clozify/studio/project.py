@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from clozify.models.cloze import load_model
 from clozify.studio.draft import TaskDraft
 from clozify.studio.labels import UserLabels, make_row_key, only_columns, with_label
 from clozify.studio.preview import MAX_LENGTH, Preview, Previewer
+from clozify.studio.preview_teachers import UnaskedTeacher, llm_costs
 from clozify.studio.rows import ProjectRows, absolute
 from clozify.studio.run_inputs import LABELED_FILE, TASK_FILE, UNLABELED_FILE, RunInputs, RunSettings
 from clozify.studio.runs import StudioRun, list_runs
@@ -39,6 +41,7 @@ from clozify.studio.state import (
     save_text,
     saving,
 )
+from clozify.teachers.base import Cost
 
 SAMPLE_TASK, SAMPLE_SOURCE = "debian", "builtin:unlabeled"
 
@@ -215,7 +218,7 @@ class Project:
     def previewer(self) -> Previewer:
         """The model, loaded once."""
         with self.lock:
-            return Previewer(load_model(self.model_name))
+            return Previewer(load_model(self.model_name), self.folder)
 
     def preview(self) -> Preview:
         """The model's answers to the draft on the rows on display; saves the task if it has no problems."""
@@ -236,6 +239,15 @@ class Project:
                 except ClozifyError as error:
                     preview.problems["task"] = error.problems
             return preview
+
+    def llm_costs(self, count: int) -> list[tuple[str, Cost]]:
+        """What asking each LLM of the task about so many rows costs, by the rows on display."""
+        rows = self.data.select(self.draft, self.data.shown)
+        return [] if rows is None else llm_costs(self.draft.to_task(), rows, count)
+
+    def ask_llms(self, unasked: Sequence[UnaskedTeacher], budget: str) -> None:
+        """Ask the LLMs of a preview about its rows within a budget; other windows are not blocked meanwhile."""
+        self.previewer.teachers.ask(unasked, budget.strip() or None)
 
     def _save_task(self) -> None:
         """Write `task.toml`, unless it has the draft's task already; a file that the studio did not write is kept."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from clozify.report.format import percent
 from clozify.studio.preview import Preview, TypedWord
+from clozify.studio.preview_teachers import TeacherAnswers
 
 MAX_CHARACTERS, MAX_TABLE_CHARACTERS = 300, 110  # of a row's text
 
@@ -95,10 +96,16 @@ def row_text(text: str, limit: int = MAX_CHARACTERS) -> str:
 
 
 def answers(preview: Preview, texts: Sequence[str], truth: NDArray[np.int16] | None) -> str:
-    """A table with each row's label by all patterns together and by each; `truth` has the label indices, if known."""
+    """A table with each row's label by all together, by each pattern and by each other teacher.
+
+    `truth` has the label indices, if known. All rules share a column.
+    """
     if preview.probabilities is None or preview.ensemble is None:
         return ""
-    header = "<th>row</th><th>all patterns</th>" + "".join(f"<th>pattern {i + 1}</th>" for i in preview.patterns)
+    others = [teacher for teacher in preview.teachers[1:] if teacher.kind != "rule"]
+    rules = [teacher for teacher in preview.teachers[1:] if teacher.kind == "rule"]
+    header = f"<th>row</th><th>{_whole(preview)}</th>" + "".join(f"<th>pattern {i + 1}</th>" for i in preview.patterns)
+    header += "".join(f"<th>{escape(teacher.name)}</th>" for teacher in others) + ("<th>rules</th>" if rules else "")
     lines = []
     for row, text in enumerate(texts):
         predicted, true = int(preview.ensemble[row].argmax()), -1 if truth is None else int(truth[row])
@@ -109,8 +116,57 @@ def answers(preview: Preview, texts: Sequence[str], truth: NDArray[np.int16] | N
         for probabilities in preview.probabilities[:, row]:
             differs = " cz-differs" if int(probabilities.argmax()) != predicted else ""
             cells.append(f'<td class="cz-answer{differs}">{_answer(preview, probabilities)}</td>')
+        cells += [_vote_cell(preview, teacher, row, predicted) for teacher in others]
+        cells += [_rules_cell(preview, rules, row, predicted)] if rules else []
         lines.append(f'<tr><td class="cz-text">{row_text(text, MAX_TABLE_CHARACTERS)}</td>{"".join(cells)}</tr>')
     return f'<div class="cz-scroll" id="answers"><table><tr>{header}</tr>{"".join(lines)}</table></div>'
+
+
+def _whole(preview: Preview) -> str:
+    """The name of all that vote."""
+    return "all teachers" if preview.teachers else "all patterns"
+
+
+def _vote_cell(preview: Preview, teacher: TeacherAnswers, row: int, predicted: int) -> str:
+    """A teacher's vote on a row."""
+    if (vote := int(teacher.votes[row])) < 0:
+        return '<td class="cz-answer">no vote</td>'
+    differs = " cz-differs" if vote != predicted else ""
+    return f'<td class="cz-answer{differs}">{_answer(preview, teacher.probabilities[row])}</td>'
+
+
+def _rules_cell(preview: Preview, rules: Sequence[TeacherAnswers], row: int, predicted: int) -> str:
+    """The votes of all rules on a row, each with the rule's name."""
+    votes = [(int(rule.votes[row]), rule.name) for rule in rules]
+    cast = [(vote, name) for vote, name in votes if vote >= 0]
+    differs = " cz-differs" if any(vote != predicted for vote, _ in cast) else ""
+    names = "".join(
+        f'<div>{escape(preview.labels[vote])}<span class="cz-small">{escape(name)}</span></div>' for vote, name in cast
+    )
+    return f'<td class="cz-answer{differs}">{names or "no vote"}</td>'
+
+
+def teachers(preview: Preview, truth: NDArray[np.int16] | None) -> str:
+    """A table with each teacher's votes, weight and accuracy; nothing where patterns are alone."""
+    if not preview.teachers:
+        return ""
+    labeled = truth is not None and bool((truth >= 0).any())
+    header = "<th>teacher</th><th>kind</th><th>votes</th><th>weight</th><th>estimated accuracy</th>"
+    header += "<th>right on labelled rows</th>" if labeled else ""
+    lines = []
+    for teacher in preview.teachers:
+        votes = teacher.votes
+        cells = [
+            escape(teacher.kind),
+            f"{int((votes >= 0).sum())} of {len(votes)}",
+            f"{teacher.weight.weight:.2f}",
+            f"{percent(teacher.weight.accuracy)}%",
+        ]
+        if labeled and truth is not None:
+            accuracy = teacher.accuracy(truth)
+            cells.append("" if accuracy is None else f"{percent(accuracy)}%")
+        lines.append(f"<tr><th>{escape(teacher.name)}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    return f'<div class="cz-scroll" id="teachers"><table><tr>{header}</tr>{"".join(lines)}</table></div>'
 
 
 def _answer(preview: Preview, probabilities: NDArray[np.float64]) -> str:
@@ -135,7 +191,8 @@ def agreement(preview: Preview, accuracy: tuple[list[float], float] | None, labe
         cells += [f"<td>{percent(accuracy[0][index])}%</td>"] if accuracy else []
         lines.append(f"<tr><th>{name}</th>{''.join(cells)}</tr>")
     if accuracy:
-        lines.append(f'<tr><th>all patterns</th><td colspan="{len(names)}"></td><td>{percent(accuracy[1])}%</td></tr>')
+        whole = f'<th>{_whole(preview)}</th><td colspan="{len(names)}"></td><td>{percent(accuracy[1])}%</td>'
+        lines.append(f"<tr>{whole}</tr>")
     return f'<div class="cz-scroll" id="agreement"><table><tr>{header}</tr>{"".join(lines)}</table></div>'
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from clozify.config.auto import Conditions, fit_recipe
+from clozify.config.budget import parse_budget
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task
 from clozify.data.label_matrix import join_labels
@@ -36,6 +37,7 @@ class RunSettings:
     unlabeled_file: str = ""  # the file with the unlabelled rows; else those of the loaded file are used
     test: str = ""  # a file with labelled rows
     recipe_settings: str = ""  # NAME=VALUE, separated by spaces
+    budget: str = ""  # of LLMs, as --budget; none without
 
     def load_recipe(self) -> Recipe:
         """The recipe with its settings."""
@@ -110,6 +112,9 @@ class RunInputs:
         arguments += self.model_option
         for setting in settings.recipe_settings.split():
             arguments += ["--set", setting]
+        if settings.budget.strip():
+            parse_budget(settings.budget)
+            arguments += ["--budget", settings.budget.strip()]
         return arguments
 
     def _write_unlabeled(self, settings: RunSettings, test: str) -> None:

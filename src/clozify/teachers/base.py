@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.data.rows import Rows
+from clozify.errors import quoted
 
 PATTERNS = "patterns"  # the kind, and the run's own model's name, of all patterns together
 
@@ -44,7 +45,8 @@ class Teacher(Protocol):
     """Votes on rows.
 
     It may also have `learns_from_labeled`, true where its scores depend on T, so that its accuracy there has to be
-    cross-fitted, and `row_limit`, the most unlabelled rows that it is asked about.
+    cross-fitted, `row_limit`, the most unlabelled rows that it is asked about, and `notes()`, sentences about what is
+    missing on this machine to ask it.
     """
 
     @property
@@ -77,6 +79,19 @@ def row_limit(teacher: Teacher) -> int | None:
     """How many unlabelled rows a teacher is asked about at most; None for all."""
     limit: int | None = getattr(teacher, "row_limit", None)
     return limit
+
+
+def readiness_notes(teachers: Sequence[Teacher]) -> list[str]:
+    """What is missing on this machine to ask the teachers, before anything is trained."""
+    return [note for teacher in teachers if hasattr(teacher, "notes") for note in teacher.notes()]
+
+
+def silent_warnings(names: Sequence[str], rows: str = "these") -> list[str]:
+    """A sentence about teachers that vote on no row, whose weight says nothing then."""
+    if not names:
+        return []
+    verb, its = ("votes", "its") if len(names) == 1 else ("vote", "their")
+    return [f"{quoted(names, 5)} {verb} on none of {rows} rows, so {its} weight and accuracy are only assumed."]
 
 
 def by_row_limit(teachers: Sequence[Teacher]) -> list[Teacher]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from clozify.config.budget import Budget
 from clozify.config.task import Task
-from clozify.config.teachers import OpenAIEntry
+from clozify.config.teachers import OPENAI_URL, OpenAIEntry
 from clozify.data.rows import Rows
 from clozify.errors import TaskError, require_package
 from clozify.teachers.base import Cost, ScoringContext
@@ -50,6 +52,19 @@ class OpenAITeacher:
         if self._entry.max_tokens is not None or budget.tokens is not None or budget.price is not None:
             counts.append(sys.maxsize)  # how many rows that is shows later
         return min(counts, default=None)
+
+    def notes(self) -> list[str]:
+        """What is missing on this machine to ask the model; answers that are kept need nothing."""
+        notes = list[str]()
+        if find_spec("openai") is None:
+            notes.append(f"The teacher '{self.name}' needs the package openai: pip install 'clozify[llm]'.")
+        variable = self._entry.api_key_env
+        if self._entry.base_url == OPENAI_URL and not os.environ.get(variable, "").strip():
+            notes.append(
+                f"The teacher '{self.name}' needs a key, and the environment variable {variable} is not set; put the "
+                "key into it."
+            )
+        return notes
 
     def key(self) -> dict[str, Any]:
         """What the scores depend on: all settings but those of how requests are sent; the limits, too."""

@@ -136,7 +136,7 @@ kind = "classifier"
 modl = "x"
 """)
     assert "number 1 of [[rules]] lacks the entry 'label'; add it." in found
-    assert "the entry 'any.0' in number 1 of [[rules]] is 3: input should be a valid string." in found
+    assert "the entry 'any.0' in number 1 of [[rules]] is 3: write it in quotation marks." in found
     assert (
         "the entry 'labell' in number 1 of [[rules]] is not known (did you mean 'label'?); remove or rename it."
         in found
@@ -193,3 +193,22 @@ def test_a_classifiers_labels_are_mapped_to_labels_of_the_task_and_a_hypothesis_
         TaskError, match=r"'hypothesis' in number 1 of \[\[teachers\]\] is 'It is.': it has no \{label\}"
     ):
         parse_task(TASK + '\n[[teachers]]\nkind = "nli"\nmodel = "x"\nhypothesis = "It is."\n')
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("label = 1\nany = 3", "the entry 'any' in number 1 of [[rules]] is 3: write a list"),
+        ("label = 1\nany = 'a'\nname = 3", "the entry 'name' in number 1 of [[rules]] is 3: write it in quotation"),
+    ],
+)
+def test_a_wrong_type_is_said_in_the_terms_of_the_file(entry, said):
+    with pytest.raises(TaskError) as caught:
+        parse_task(f"{TASK}\n[[rules]]\n{entry}\n")
+    assert any(said in problem for problem in caught.value.problems)
+
+
+def test_a_models_folder_is_its_name_and_no_rule_may_have_it():
+    entries = '[[teachers]]\nkind = "model"\nmodel = "models/gpt2"\n[[rules]]\nlabel = 1\nany = "a"\nname = "gpt2"\n'
+    with pytest.raises(TaskError, match="The name 'gpt2' stands for 2"):
+        parse_task(f"{TASK}\n{entries}")

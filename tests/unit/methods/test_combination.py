@@ -13,22 +13,19 @@ from clozify.methods.combination import (
     RANGE,
     Agreement,
     CombinedScores,
-    OnLabeled,
     Prior,
     TeacherWeight,
-    Votes,
-    add_offsets,
     combine_votes,
     fit_accuracy,
     fit_temperature,
     fit_weights,
-    hard_votes,
     kappa,
     label_offsets,
     log_probabilities,
     score_gaps,
 )
 from clozify.methods.ensemble import Ensemble
+from clozify.methods.votes import LabeledScores, OnLabeled, Votes, hard_votes
 
 LABELS = 4
 NOBODY = OnLabeled()
@@ -188,10 +185,52 @@ def test_offsets_give_labels_the_shares_that_a_teacher_lacks(truth):
     mean = softmax(patterns.scores, axis=1).mean(axis=0)
     assert own == pytest.approx(np.log(shares / mean), abs=1e-3)
     assert len(of_voters) == 3
-    calibrated = add_offsets(patterns, (own, *of_voters))
+    calibrated = patterns.with_offsets((own, *of_voters))
     assert calibrated.voters[1] == pytest.approx(patterns.voters[1] + np.array(of_voters[1]))
     assert label_offsets(Votes(patterns.scores[:5], (NOBODY,)), shares) == ()  # too few rows
     assert label_offsets(Votes(as_scores(truth), (NOBODY,)), shares) == ()  # votes
+
+
+def test_a_teacher_that_is_asked_about_some_rows_is_calibrated_to_the_labels_of_these_rows():
+    """An LLM that prefers a label, asked about rows of which most have another label than all rows."""
+    rng = np.random.default_rng(3)
+    truth = rng.choice(LABELS, 3000, p=[0.7, 0.1, 0.1, 0.1])
+    patterns = [rng.normal(size=(3000, LABELS)) + 3 * np.eye(LABELS)[truth] for _ in range(3)]
+    asked = np.flatnonzero(truth != 0)[:400]  # no row of the most frequent label
+    llm = np.full((3000, LABELS), np.nan)
+    llm[asked] = rng.normal(size=(400, LABELS)) + 3 * np.eye(LABELS)[truth[asked]]
+    llm[asked, 1] += 2  # in any text
+    teachers = [Votes(np.mean(patterns, axis=0), (NOBODY,) * 3, tuple(patterns)), Votes(llm, (NOBODY,))]
+    offsets = np.array(fit_weights(teachers)[1].offsets)
+    assert offsets[1] < min(offsets[2:]) - 0.3  # the preference is taken back
+    corrected = (llm[asked] + offsets).argmax(axis=1)
+    assert (corrected == truth[asked]).mean() > (llm[asked].argmax(axis=1) == truth[asked]).mean()
+    assert (corrected == 0).mean() < 0.05  # and the label of the other rows is not put in its place
+
+
+@pytest.mark.parametrize(("rows", "is_corrected"), [(9, False), (10, True)])
+def test_a_preference_is_corrected_from_ten_rows_on(rows, is_corrected):
+    rng = np.random.default_rng(4)
+    truth = rng.integers(2, size=200)
+    llm = np.full((200, 2), np.nan)
+    llm[:rows] = np.log(softmax(rng.normal(size=(rows, 2)) + np.array([3, 0]), axis=1))
+    rule = as_scores(np.where(rng.random(200) < 0.5, truth, -1), 2)
+    weights = fit_weights([Votes(llm, (NOBODY,)), Votes(rule, (NOBODY,))])
+    assert bool(weights[0].offsets) == is_corrected
+
+
+def test_a_teacher_that_prefers_a_label_is_judged_on_labelled_rows_without_the_preference(truth):
+    rng = np.random.default_rng(6)
+    biased = 3 * np.eye(LABELS)[truth] + rng.normal(size=(len(truth), LABELS)) + np.array([4, 0, 0, 0])
+    rules = [Votes(as_scores(noisy(truth, 0.8, seed)), (NOBODY,)) for seed in (7, 8)]
+    labeled = LabeledScores(biased[:100], truth[:100])
+    raw = OnLabeled.of(labeled.scores, labeled.truth)
+    assert raw.correct == (biased[:100].argmax(axis=1) == truth[:100]).sum()
+    judged = fit_weights([Votes(biased, (raw,), labeled=labeled), *rules])[0]
+    as_voted = fit_weights([Votes(biased, (raw,)), *rules])[0]
+    right = ((biased + np.array(judged.offsets)).argmax(axis=1) == truth).mean()
+    assert abs(judged.accuracy - right) < abs(as_voted.accuracy - right)
+    assert judged.accuracy > as_voted.accuracy + 0.1
 
 
 def test_beside_a_guess_patterns_with_a_bias_keep_their_labels(truth):

@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 from clozify.errors import ClozifyError
 from clozify.studio import render
 from clozify.studio.preview import Preview
+from clozify.studio.preview_teachers import describe_cost
 from clozify.studio.project import Project
 from clozify.studio.run_inputs import RunSettings
 from clozify.studio.runs import StudioRun
@@ -51,13 +52,24 @@ def _draw_start_form(project: Project) -> None:
     test = right.text_input("A file with labelled test rows, if there is one", placeholder="test.csv", key="test file")
     with st.expander("More settings"):
         recipe_settings = st.text_input("Recipe settings", placeholder="repetitions=2 distill.max_steps=500")
+    budget = _draw_budget(project, (examples or labeled) + unlabeled) if method != "supervised" else ""
     st.html(render.note([_summary(method, examples or labeled, unlabeled, available)]))
-    settings = RunSettings(method, recipe, unlabeled, examples, file, test, recipe_settings)
+    settings = RunSettings(method, recipe, unlabeled, examples, file, test, recipe_settings, budget)
     running = any(run.state == "running" for run in project.runs)
     if st.button("Start the run", type="primary", disabled=running or bool(problems)):
         _try(lambda: project.start(settings))
     if problems := problems or st.session_state.get("start problems", []):
         st.html(render.problem(problems))
+
+
+def _draw_budget(project: Project, rows: int) -> str:
+    """An input for the budget of the task's LLMs, with what they cost; nothing where it has none."""
+    if not (costs := project.llm_costs(rows)):
+        return ""
+    sentences = [f"{name} is asked {cost.requests:,} times at most: {describe_cost(cost)}." for name, cost in costs]
+    st.html(render.note([*sentences, "Test rows cost as much a row, unless the rows or the budget are limited."]))
+    label = "Budget of the LLM: 500requests, 200000tokens or 1.50; empty for no limit"
+    return st.text_input(label, key="run budget")
 
 
 def _draw_number(column: DeltaGenerator, label: str, largest: int, default: int, remark: str = "") -> int:

@@ -17,10 +17,10 @@ from clozify.studio import render
 from clozify.studio.preview import MAX_LENGTH, Preview
 from clozify.studio.project import Project
 from clozify.studio.run_inputs import TASK_FILE
+from clozify.studio.tabs.teachers import draw_teachers
 from clozify.studio.tabs.widgets import add_button, remove_button, shared_input
 
 NO_COLUMN = "(no column)"
-SHOWN_RULES = 10
 Slots = dict[str, DeltaGenerator]  # form field -> the space below it for its problems
 
 
@@ -212,23 +212,13 @@ def _draw_answers(project: Project, preview: Preview) -> None:
     calibrated = "calibrated on these rows; " if preview.calibrated else ""
     explanation = (
         f"Above: how often two patterns give the same label on these rows. Below: the labels before any training, "
-        f"{calibrated}an answer that differs from that of all patterns together is marked. Rows are cut at "
-        f"{MAX_LENGTH} tokens."
+        f"{calibrated}an answer that differs from that of all together is marked. Rows are cut at {MAX_LENGTH} tokens."
     )
-    st.html(render.note([explanation, *_explain_rules(preview)]))
+    st.html(render.note([explanation]))
+    draw_teachers(project, preview, truth)
     st.html(render.answers(preview, texts, truth))
     if len(data) > len(data.shown):
         st.button("Show other rows", on_click=data.show_other_rows)
-
-
-def _explain_rules(preview: Preview) -> list[str]:
-    """A sentence about the rules of the task file; nothing where it has none."""
-    if not preview.rule_votes:
-        return []
-    counts = ", ".join(f"{name} {rows:,}" for name, rows in list(preview.rule_votes.items())[:SHOWN_RULES])
-    more = len(preview.rule_votes) - SHOWN_RULES
-    others = f" and {more} more rules" if more > 0 else ""
-    return [f"The rules of the task file vote, too; rows on which they do: {counts}{others}."]
 
 
 def _draw_download(project: Project) -> None:

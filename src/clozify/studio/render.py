@@ -28,7 +28,7 @@ STYLE = """<style>
 .cz-note { background: rgba(128, 128, 128, .12) }
 .cz-success { background: rgba(30, 150, 80, .14); border-left: 3px solid rgb(30, 150, 80) }
 .cz-hint { font-size: .85rem; opacity: .75; overflow-wrap: anywhere }
-.cz-problem p, .cz-note p, .cz-success p, .cz-hint p { margin: .1rem 0 }
+.cz-problem p, .cz-note p, .cz-success p, .cz-hint p { margin: .1rem 0; font-size: inherit }
 .cz-scroll { overflow-x: auto; max-width: 100% }
 .cz-scroll table { border-collapse: collapse; font-size: .88rem; width: 100% }
 .cz-scroll th, .cz-scroll td { text-align: left; vertical-align: top; padding: .35rem .5rem; border: 0;
@@ -59,7 +59,7 @@ STYLE = """<style>
 .cz-told { margin: .3rem 0; padding-left: 1.2rem; font-size: .92rem }
 .cz-n { text-align: right !important; white-space: nowrap }
 .cz-result td, .cz-result th { font-weight: 600 }
-.cz-explained { line-height: 1.9; overflow-wrap: anywhere; max-width: 48rem }
+.cz-explained p { margin: .3rem 0 } .cz-explained { line-height: 1.9; overflow-wrap: anywhere; max-width: 48rem }
 .cz-explained mark { color: inherit; background: color-mix(in srgb, var(--tone) calc(var(--v) * 1%), transparent);
   border-radius: 2px; text-decoration: underline; text-decoration-color: var(--tone); text-underline-offset: 3px;
   padding: 0 .1em }

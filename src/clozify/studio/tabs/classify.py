@@ -81,7 +81,7 @@ def _draw_rejected(has_scope: bool) -> float | None:
         return None
     if not st.checkbox("Reject texts out of scope (--reject-out-of-scope)", value=True):
         return None
-    return float(st.number_input("rejected by mistake", 0.01, 0.5, REJECTED, step=0.01))
+    return float(st.number_input("fraction of texts of the task that may be rejected", 0.01, 0.5, REJECTED, step=0.01))
 
 
 def _draw_answer(project: Project, run: StudioRun, texts: dict[str, str], options: AbstainOptions) -> None:

@@ -181,8 +181,8 @@ def _confidence_sentence(finished: FinishedRun, probabilities: NDArray[np.float6
     if finished.reliability is None:
         return f"{confidence}, which is not calibrated, since the run has no held-out scores of labelled rows."
     return (
-        f"{confidence}, calibrated on {finished.reliability.rows:,} labelled rows: about {percent(probabilities.max(), 0)} "
-        "of 100 answers with this confidence are right."
+        f"{confidence}, calibrated on {finished.reliability.rows:,} labelled rows: about "
+        f"{percent(probabilities.max(), 0)} of 100 answers with this confidence are right."
     )
 
 

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from clozify.pipeline.find_words import find_words as find_words
     from clozify.pipeline.pretrain import PretrainResult as PretrainResult
     from clozify.pipeline.pretrain import pretrain as pretrain
+    from clozify.report.compare import Comparison as Comparison
+    from clozify.report.write import compare as compare
     from clozify.runs.metrics import Metrics as Metrics
     from clozify.teachers.functions import FunctionTeacher as FunctionTeacher
     from clozify.teachers.functions import rule as rule
@@ -96,6 +98,8 @@ _MODULES = {
     "models.language_model": ["load_model"],
     "pipeline.find_words": ["FindWordsReport", "FindWordsResult", "find_words"],
     "pipeline.pretrain": ["PretrainResult", "pretrain"],
+    "report.compare": ["Comparison"],
+    "report.write": ["compare"],
     "runs.metrics": ["Metrics"],
     "teachers.functions": ["FunctionTeacher", "rule"],
 }

@@ -43,6 +43,20 @@ class LabelMetrics(BaseModel):
     f1: float
     rows: int
 
+    @property
+    def f1_interval(self) -> tuple[float, float] | None:
+        """The 95% confidence interval of F1; None for a label without rows.
+
+        F1 = 2 J / (1 + J), where J is the fraction of correct ones among the rows that have the label, are predicted
+        to have it, or both; the interval of J is Wilson's.
+        """
+        if not self.rows:
+            return None
+        correct = self.recall * self.rows
+        rows = self.rows + (correct / self.precision - correct if correct else 0.0)
+        low, high = (2 * bound / (1 + bound) for bound in wilson_interval(correct / rows, rows))
+        return low, high
+
 
 class GroupMetrics(BasicMetrics):
     """Predictions as groups of labels: a row is right if the predicted label is in the true label's group."""

@@ -234,7 +234,13 @@ def test_several_runs_are_compared(path, tmp_path, tiny_folder, monkeypatch, cap
     page = tmp_path / "page.html"
     messages = command(monkeypatch, capsys, "report", path / "run", tmp_path / "other", "--output", page)
     assert "supervised training" in messages
+    assert "on the same 16 test rows" in " ".join(messages.split())
     assert "other" in page.read_text()
+    by_method = command(
+        monkeypatch, capsys, "report", path / "run", path / "run" / "methods" / "supervised", "--output", page
+    )
+    assert "'run (supervised training)' is" in by_method
+    assert "than 'run (PET)'" in " ".join(by_method.split())
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine to open the page in")

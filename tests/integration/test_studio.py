@@ -17,6 +17,7 @@ import pytest
 from clozify.config.recipe import load_recipe
 from clozify.config.task import load_task
 from clozify.errors import ClozifyError
+from clozify.inference.abstaining import AbstainOptions
 from clozify.runs.folder import RunFolder
 from clozify.studio import preview as previews
 from clozify.studio import server
@@ -211,11 +212,11 @@ def test_a_run_trains_a_classifier_that_answers(project):
     assert run.trained_models() == run.expected_models == 3
     assert run.log_lines()[-1].startswith("done in")
     assert json.loads((run.path / "metrics.json").read_text())["rows"] == {"labeled": 4, "unlabeled": 20}
-    probabilities = dict(project.classify(run, {"text": "a fine game"}))
+    probabilities = dict(project.finished.classify(run, {"text": "a fine game"}, AbstainOptions()).probabilities)
     assert set(probabilities) == {"1", "2"}
     assert sum(probabilities.values()) == pytest.approx(1)
     with pytest.raises(ClozifyError, match="Write a text"):
-        project.classify(run, {"text": " "})
+        project.finished.classify(run, {"text": " "}, AbstainOptions())
     project.close()
     later = Project(project.folder)
     assert [(run.number, run.state) for run in later.runs] == [(1, "done")]
@@ -275,7 +276,10 @@ def test_a_run_without_unlabelled_rows_has_an_ensemble_that_answers(project, fil
     assert wait(run) == "done", run.problems()
     assert run.trained_models() == run.expected_models == 2
     assert run.report is not None
-    assert set(dict(project.classify(run, {"text": "a fine game"}))) == {"1", "2"}
+    assert set(dict(project.finished.classify(run, {"text": "a fine game"}, AbstainOptions()).probabilities)) == {
+        "1",
+        "2",
+    }
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_pat
     playwright.expect(page.locator("#log")).to_have_count(1, timeout=SOON)
     assert "done in" in page.locator("#log").inner_text()
 
+    page.get_by_text("How good the result is cannot be said").wait_for()
     page.frame_locator("iframe").get_by_text("clozify report").first.wait_for()
 
     page.get_by_role("tab", name="4 Try").click()
@@ -134,6 +135,22 @@ def test_from_a_file_to_a_classifier_in_the_browser(page, studio, files, tmp_pat
     page.get_by_role("button", name="Classify").click()
     playwright.expect(page.locator("#classified")).to_have_count(1, timeout=SOON)
     assert set(re.findall(r"poor|fine", page.locator("#classified").inner_text())) == {"poor", "fine"}
+    page.get_by_text("which is not calibrated").wait_for()
+    page.get_by_text(re.compile("^(In|Out of) scope: ")).wait_for()
+    choose(page, "Answer", "confidences of at least (--min-confidence)")
+    page.get_by_text(re.compile("^(A|Not a)nswered: the confidence is")).wait_for()
+    page.get_by_role("button", name="Which words moved the label?").click()
+    page.locator("#explained").wait_for()
+    assert "<b>for all</b>" in page.locator("#explained").inner_text()
+
+    page.get_by_role("tab", name="2 Labels").click()
+    page.get_by_text("What to label next").click()
+    page.get_by_role("button", name="Suggest rows to label").click()
+    page.get_by_text("What the next 20 labels bring cannot be estimated").wait_for()
+    page.get_by_text("predicted so far by run 1").first.wait_for()
+    page.get_by_text("Labels that may be wrong").click()
+    page.get_by_role("button", name="Look for wrong labels").click()
+    page.get_by_text("2 labelled rows", exact=False).first.wait_for()
 
     page.get_by_role("tab", name="3 Run").click()
     page.get_by_role("button", name="Start the run").click()

@@ -150,6 +150,9 @@ def report(
     baseline: Annotated[
         Path | None, typer.Option(help="Another run on the same rows, for example a supervised one, to compare with.")
     ] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Of several runs: their test rows, if these are no longer where they were.")
+    ] = None,
     method: MethodOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -158,10 +161,12 @@ def report(
 
     from clozify.report.run import RunRecord
     from clozify.report.terminal import show_comparison, show_findings, show_run
-    from clozify.report.write import write_comparison, write_report
+    from clozify.report.write import compare, write_report
     from clozify.runs.results import find_results
 
     if len(runs) == 1:
+        if test is not None:
+            raise RunError("--test is for comparisons of several runs; to measure one on other rows, use evaluate.")
         path, findings = write_report(find_results(runs[0], method), output, baseline)
         if as_json:
             print_json(to_jsonable_python(findings))
@@ -177,7 +182,7 @@ def report(
             "--method takes one run; of several runs, name a method's own folder, as DIR/methods/supervised."
         )
     page = output or Path("comparison.html")
-    comparison = write_comparison(runs, page)
+    comparison = compare(runs, page, test)
     if as_json:
         print_json(to_jsonable_python(comparison))
     else:

@@ -83,8 +83,21 @@ def suggest(
         check_output(path, what="Suggestions")
         if path.exists():
             raise DataError(f"'{path}' is there already, perhaps with labels filled in; choose another name.")
-    record, warnings = RunRecord.load(find_results(Path(run), method)), list[str]()
-    task = record.task
+    record = RunRecord.load(find_results(Path(run), method))
+    return suggest_rows(record, count, path, unlabeled, with_labeled, column_mapping, previous)
+
+
+def suggest_rows(
+    record: RunRecord,
+    count: int,
+    path: Path | None = None,
+    unlabeled: RowSource | None = None,
+    with_labeled: bool = False,
+    column_mapping: Mapping[str, str] | None = None,
+    previous: Sequence[str | Path] = (),
+) -> Suggestions:
+    """What `suggest` does, for a run that was read; its parameters are those of `suggest`."""
+    task, warnings = record.task, list[str]()
     unlabeled_scores = _load_scores(record, unlabeled, column_mapping)
     rows, scores, weights = unlabeled_scores.rows, unlabeled_scores.scores, unlabeled_scores.weights
     taken = _read_taken_rows(record, warnings)

@@ -42,6 +42,7 @@ class Score:
     calibration_error: float | None = None
     method: str | None = None  # of another method's result
     interval: tuple[float, float] | None = None  # 95% confidence interval of the accuracy
+    macro_f1_interval: tuple[float, float] | None = None  # in comparisons of runs
     trivial: bool = False  # whether it takes no language model
     exact_match: float | None = None
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from clozify.data.rows import Rows, chunk_rows
 from clozify.methods.selective import RiskCoverage, risk_coverage
 from clozify.metrics import wilson_interval
+from clozify.report.format import percent
 from clozify.report.run import RunRecord
 from clozify.report.wrong_rows import result_test_scores
 from clozify.runs.reliability import load_reliability
@@ -28,6 +29,18 @@ class AnsweredRows:
     coverage: float
     accuracy: float
     interval: tuple[float, float]  # 95% confidence interval of the accuracy
+
+    @property
+    def sentence(self) -> str:
+        """How many answers are right where only these rows are answered."""
+        rows = "all rows"
+        if self.coverage < 0.999:
+            rows = f"the {percent(self.coverage, 0)}% of the rows with the highest confidence"
+        low, high = self.interval
+        return (
+            f"Answering {rows}, {percent(self.accuracy, 0)}% of the answers are right (95% interval {percent(low, 0)} "
+            f"to {percent(high, 0)})."
+        )
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,23 @@ class Selective:
     def told(self) -> Curve:
         """The curve with the most rows, whose points are told in words."""
         return max(self.curves, key=lambda curve: curve.rows)
+
+    @property
+    def description(self) -> str:
+        """The drawing in words, for readers who do not see it."""
+        accuracies = ", ".join(percent(point.accuracy) for point in self.told.answered)
+        coverages = ", ".join(percent(point.coverage, 0) for point in self.told.answered)
+        return (
+            f"Risk against coverage; {self.told.name}: {accuracies} percent right at a coverage of {coverages} percent"
+        )
+
+    @property
+    def source(self) -> str:
+        """What the sentences were measured on."""
+        without = (
+            "" if self.told.name == "test rows" else ", which were scored by models that were trained without them"
+        )
+        return f"Measured on {self.told.rows:,} {self.told.name}{without}."
 
 
 def selective(run: RunRecord, test: Rows | None) -> Selective | None:

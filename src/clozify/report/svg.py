@@ -6,6 +6,7 @@ text alternative.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from html import escape
 
 from markupsafe import Markup
@@ -13,6 +14,12 @@ from markupsafe import Markup
 from clozify.report.format import percent
 
 HEIGHT = 16
+IMAGE_COLOURS = ("#3d84c6", "#858585")  # of the curves, on light and dark pages
+IMAGE_STYLE = (
+    "path { fill: none; vector-effect: non-scaling-stroke; stroke-width: 2.5; stroke-linejoin: round; stroke: "
+    f"{IMAGE_COLOURS[0]} }} .grid {{ stroke: #858585; stroke-opacity: .3; stroke-width: 1 }} "
+    f".curve1 {{ stroke: {IMAGE_COLOURS[1]}; stroke-dasharray: 6 4 }}"
+)
 
 
 def bar(fraction: float, low: float | None = None, high: float | None = None, css_class: str = "own") -> Markup:
@@ -53,6 +60,13 @@ def lines(curves: list[list[tuple[float, float]]], highest: float, text: str) ->
         shapes.append(f'<path class="curve{index}" d="M{path}"/>')
     opening = f'<svg class="lines" role="img" aria-label="{escape(text)}" viewBox="0 0 100 100"'
     return Markup(f'{opening} preserveAspectRatio="none">{"".join(shapes)}</svg>')
+
+
+def lines_image(curves: list[list[tuple[float, float]]], highest: float, text: str) -> str:
+    """The drawing of `lines` as the address of an image, in colours for light and dark pages."""
+    drawing = str(lines(curves, highest, text)).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    drawing = drawing.replace("</svg>", f"<style>{IMAGE_STYLE}</style></svg>")
+    return f"data:image/svg+xml;base64,{b64encode(drawing.encode()).decode()}"
 
 
 def _svg(shapes: list[str], text: str) -> Markup:

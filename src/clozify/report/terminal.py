@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from clozify.metrics import BasicMetrics, GroupMetrics, wilson_interval
-from clozify.report.compare import Comparison
 from clozify.report.format import percent
 from clozify.report.scores import TFIDF_NAME, majority_name
 from clozify.runs.metrics import (
@@ -24,7 +23,8 @@ from clozify.runs.metrics import (
     UnsupervisedMetrics,
 )
 
-if TYPE_CHECKING:  # it loads PyTorch
+if TYPE_CHECKING:  # they load PyTorch
+    from clozify.report.compare import ComparedRun, Comparison
     from clozify.report.findings import Findings
 
 SHOWN_ERRORS = 3
@@ -207,16 +207,42 @@ def show_findings(console: Console, findings: Findings) -> None:
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """Print several runs, one a line."""
+    """Print several runs, one a line, and for each whether its difference to the first may be chance."""
     table = Table("run", "method", box=None, pad_edge=False)
     for name in ("labelled", "accuracy", "macro-F1", "against the first"):
         table.add_column(name, justify="right")
     for run in comparison.runs:
-        accuracy, macro_f1 = "", ""
-        if run.main is not None:
-            accuracy = percent(run.main.accuracy) + _plus_minus(run.main.accuracy_std)
-            macro_f1 = percent(run.main.macro_f1) + _plus_minus(run.main.macro_f1_std)
-        difference = "" if run.difference is None else f"{100 * run.difference:+.1f}"
-        table.add_row(Text(run.run), run.method, f"{run.labelled:,}", accuracy, macro_f1, difference)
+        table.add_row(Text(run.run), Text(run.method), f"{run.labelled:,}", *_compared_scores(run))
     console.print(table)
+    below = "Below each number its 95% interval."
+    if any(run.main is None and run.estimate is not None for run in comparison.runs):
+        below += " (est.): estimated from the labelled rows alone, since the run has no test rows."
+    console.print(Text(below))
+    for run in comparison.runs:
+        if run.sentence is not None:
+            console.print(Text(run.sentence))
     show_warnings(console, comparison.notes)
+
+
+def _compared_scores(run: ComparedRun) -> tuple[str, str, str]:
+    """Accuracy, macro-F1 and the difference to the first run, each with its interval below it."""
+    if run.main is None:
+        if run.estimate is None:
+            return "", "", ""
+        estimate = f"{percent(run.estimate.accuracy)} (est.)"
+        return _with_interval(estimate, (run.estimate.low, run.estimate.high)), "", ""
+    accuracy = percent(run.main.accuracy) + _plus_minus(run.main.accuracy_std)
+    macro_f1 = percent(run.main.macro_f1) + _plus_minus(run.main.macro_f1_std)
+    difference = "" if run.difference is None else f"{100 * run.difference:+.1f}"
+    if run.paired is not None:
+        low, high = run.paired.micro_f1_interval or (run.paired.low, run.paired.high)
+        difference += f"\n{100 * low:+.1f} to {100 * high:+.1f}"
+    return (
+        _with_interval(accuracy, run.main.interval),
+        _with_interval(macro_f1, run.main.macro_f1_interval),
+        difference,
+    )
+
+
+def _with_interval(number: str, interval: tuple[float, float] | None) -> str:
+    return number if interval is None else f"{number}\n{percent(interval[0])} to {percent(interval[1])}"

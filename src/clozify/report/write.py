@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.rows import Rows
 from clozify.errors import RunError
 from clozify.report.card import write_card
@@ -59,10 +60,20 @@ def write_report(
     return path, findings
 
 
-def write_comparison(folders: Sequence[str | Path], output: str | Path) -> Comparison:
-    """Write a page that compares several runs; returns its content."""
-    comparison = compare_runs([RunRecord.load(folder) for folder in folders])
-    _write(Path(output), comparison_page(comparison))
+def compare(runs: Sequence[str | Path], output: str | Path | None = None, test: RowSource | None = None) -> Comparison:
+    """Compare finished runs with the first of them: scores with intervals, and whether they differ by more than chance.
+
+    - `runs`: the folders of two runs or more; a method's own folder is `DIR/methods/NAME`.
+    - `output`: an HTML file to write.
+    - `test`: the runs' test rows, where they are no longer where they were, or were in memory.
+    """
+    if len(runs) < 2:
+        raise RunError("A comparison takes two runs or more; name their folders.")
+    records = [RunRecord.load(folder) for folder in runs]
+    rows = None if test is None else load_rows(test, records[0].task, name="test")
+    comparison = compare_runs(records, rows)
+    if output is not None:
+        _write(Path(output), comparison_page(comparison))
     return comparison
 
 

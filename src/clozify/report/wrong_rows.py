@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,13 +130,24 @@ def _errors(
 def result_test_scores(run: RunRecord) -> Ensemble | None:
     """The result's raw scores of the test rows, (rows, labels), where the run's folder has them."""
     if isinstance(run.result, ClassifierMetrics):
-        job = run.result.jobs[run.result.kept or 0]
-        path = run.jobs_folder / "classifiers" / job / TEST_SCORES
-        return Ensemble([open_npy(path)], [1.0]) if path.is_file() else None
+        return _kept_scores(run.jobs_folder / "classifiers" / run.result.jobs[run.result.kept or 0] / TEST_SCORES)
     if (combined := run.combined_scores_folder) is not None:  # of patterns and other teachers
-        path = combined / TEST_SCORES
-        return Ensemble([open_npy(path)], [1.0]) if path.is_file() else None
+        return _kept_scores(combined / TEST_SCORES)
     paths = [member.folder / TEST_SCORES for member in run.members]
     if not paths or not all(path.is_file() for path in paths):
         return None
     return Ensemble([open_npy(path) for path in paths], [member.weight for member in run.members])
+
+
+def trainings_test_scores(run: RunRecord) -> list[Ensemble] | None:
+    """The raw scores of the test rows by every training of the result, where the run's folder has all of them."""
+    if not isinstance(run.result, ClassifierMetrics):
+        scores = [result_test_scores(run)]
+    else:
+        scores = [_kept_scores(run.jobs_folder / "classifiers" / job / TEST_SCORES) for job in run.result.jobs]
+    kept = [each for each in scores if each is not None]
+    return kept if len(kept) == len(scores) else None
+
+
+def _kept_scores(path: Path) -> Ensemble | None:
+    return Ensemble([open_npy(path)], [1.0]) if path.is_file() else None

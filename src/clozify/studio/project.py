@@ -14,17 +14,16 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from clozify.config.label_names import name_to_words
 from clozify.config.task import load_task
-from clozify.data.in_memory import make_rows
 from clozify.data.readers import FORMATS
 from clozify.errors import ClozifyError, DataError, RunError, quoted
-from clozify.inference.finished_run import FinishedRun
 from clozify.models.cloze import load_model
 from clozify.studio.draft import TaskDraft
+from clozify.studio.finished_runs import FinishedRuns
+from clozify.studio.label_help import LabelHelp
 from clozify.studio.labels import UserLabels, make_row_key, only_columns, with_label
 from clozify.studio.preview import MAX_LENGTH, Preview, Previewer
 from clozify.studio.preview_teachers import UnaskedTeacher, llm_costs
@@ -62,7 +61,8 @@ class Project:
         self.notices: list[str] = []  # what the user should know about the files of an earlier session
         self.runs = list_runs(self.folder)
         self.lock = threading.RLock()  # Streamlit runs a script per window; the model serves one call at a time
-        self._finished: dict[tuple[Path, int], FinishedRun] = {}
+        self.finished = FinishedRuns(self.lock)
+        self.label_help = LabelHelp(self.data, self.model_name, self.lock)
         self._state = StudioState()  # as it was last saved
         self._adopted_all_columns = False  # labels were taken over before the fields were known
         self._own_task: bytes | None = None  # the content of `task.toml` that may be replaced without a copy
@@ -325,31 +325,6 @@ class Project:
     def run(self, number: int) -> StudioRun | None:
         """The run with this number."""
         return next((run for run in self.runs if run.number == number), None)
-
-    def classifier_fields(self, run: StudioRun) -> list[str]:
-        """The fields that a finished run's classifier reads."""
-        return self._open_run(run).task.fields
-
-    def classify(self, run: StudioRun, texts: dict[str, str]) -> list[tuple[str, float]]:
-        """A finished run's labels for one row with their probabilities, likeliest first."""
-        if not any(text.strip() for text in texts.values()):
-            raise DataError("Write a text to classify.")
-        with self.lock:
-            finished = self._open_run(run)
-            rows = make_rows({field: [text] for field, text in texts.items()}, finished.task, "the text")
-            (probabilities,) = finished.probabilities(rows)
-        names = list(finished.task.labels)
-        if finished.decision.multilabel:  # which labels it predicts depends on their thresholds
-            predicted = finished.decision.predict(probabilities[None])[0]
-            names = [f"{name}: yes" if has else name for name, has in zip(names, predicted, strict=True)]
-        return [(names[index], float(probabilities[index])) for index in np.argsort(-probabilities)]
-
-    def _open_run(self, run: StudioRun) -> FinishedRun:
-        metrics = run.path / "metrics.json"
-        key = run.path, metrics.stat().st_mtime_ns if metrics.is_file() else 0
-        if key not in self._finished:
-            self._finished = {key: FinishedRun(run.path)}  # keep one classifier in memory
-        return self._finished[key]
 
     def close(self) -> None:
         """Stop the runs that this process started and unlock the folder."""

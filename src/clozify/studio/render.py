@@ -8,9 +8,16 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from clozify.inference.explain import Explanation
 from clozify.report.format import percent
+from clozify.report.highlight import TextPiece, explained_texts
+from clozify.report.selective import Selective
+from clozify.report.svg import lines_image
+from clozify.runs.explanations import ExplainedPart, ExplainedRow
+from clozify.studio.finished_runs import Verdict
 from clozify.studio.preview import Preview, TypedWord
 from clozify.studio.preview_teachers import TeacherAnswers
+from clozify.studio.run_numbers import RunNumbers
 
 MAX_CHARACTERS, MAX_TABLE_CHARACTERS = 300, 110  # of a row's text
 
@@ -22,7 +29,7 @@ STYLE = """<style>
 .cz-note { background: rgba(128, 128, 128, .12) }
 .cz-success { background: rgba(30, 150, 80, .14); border-left: 3px solid rgb(30, 150, 80) }
 .cz-hint { font-size: .85rem; opacity: .75; overflow-wrap: anywhere }
-.cz-problem p, .cz-note p, .cz-success p, .cz-hint p { margin: .1rem 0 }
+.cz-problem p, .cz-note p, .cz-success p, .cz-hint p { margin: .1rem 0; font-size: inherit }
 .cz-scroll { overflow-x: auto; max-width: 100% }
 .cz-scroll table { border-collapse: collapse; font-size: .88rem; width: 100% }
 .cz-scroll th, .cz-scroll td { text-align: left; vertical-align: top; padding: .35rem .5rem; border: 0;
@@ -40,6 +47,25 @@ STYLE = """<style>
 .cz-bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: .25rem .6rem; align-items: center;
   font-size: .95rem; max-width: 40rem }
 .cz-bar { height: .7rem; border-radius: .35rem; background: rgba(70, 120, 220, .75); min-width: 2px }
+.cz-plot { display: grid; grid-template: 12rem auto auto / auto 1fr; gap: .2rem .5rem; max-width: 34rem;
+  margin: .6rem 0; font-size: .8rem; font-variant-numeric: tabular-nums }
+.cz-plot img { width: 100%; height: 100%; min-width: 0 }
+.cz-y { display: flex; flex-direction: column; justify-content: space-between; text-align: end; line-height: 1;
+  margin: -.4rem 0 }
+.cz-x { grid-column: 2; display: flex; justify-content: space-between }
+.cz-keys { grid-column: 1 / -1; display: flex; flex-wrap: wrap; gap: .2rem 1.5rem }
+.cz-keys span::before { content: ""; display: inline-block; width: 1.5rem; vertical-align: middle; margin-right: .4rem;
+  border-top: 2.5px solid #3d84c6 }
+.cz-keys span + span::before { border-top: 2.5px dashed #858585 }
+.cz-told { margin: .3rem 0; padding-left: 1.2rem; font-size: .92rem }
+.cz-n { text-align: right !important; white-space: nowrap }
+.cz-result td, .cz-result th { font-weight: 600 }
+.cz-explained p { margin: .3rem 0 } .cz-explained { line-height: 1.9; overflow-wrap: anywhere; max-width: 48rem }
+.cz-explained mark { color: inherit; background: color-mix(in srgb, var(--tone) calc(var(--v) * 1%), transparent);
+  border-radius: 2px; text-decoration: underline; text-decoration-color: var(--tone); text-underline-offset: 3px;
+  padding: 0 .1em }
+.cz-explained mark.for { --tone: #4a90d9 } .cz-explained mark.against { --tone: #d9822b; text-decoration-style: wavy }
+.cz-explained mark.s1 { --v: 15 } .cz-explained mark.s2 { --v: 32 } .cz-explained mark.s3 { --v: 55 }
 .cz-log { font-family: monospace; font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; max-height: 16rem;
   overflow-y: auto; padding: .5rem .7rem; border-radius: .4rem; background: rgba(128, 128, 128, .12) }
 </style>"""
@@ -209,6 +235,77 @@ def bars(probabilities: Sequence[tuple[str, float]]) -> str:
         for label, probability in probabilities
     )
     return f'<div class="cz-bars" id="classified">{lines}</div>'
+
+
+def scores(numbers: RunNumbers) -> str:
+    """A table of the scores on the test rows; accuracies have their 95% intervals, micro-F1 its exact match."""
+    if not numbers.scores:
+        return ""
+    second = "95% interval" if numbers.metric == "accuracy" else "exact match"
+    cells = "".join(f'<th class="cz-n">{name}</th>' for name in (numbers.metric, second, "macro-F1"))
+    header = f"<tr><th>on {numbers.test_rows:,} test rows</th>{cells}</tr>"
+    lines = []
+    for score in numbers.scores:
+        second = percent(score.exact_match) if score.interval is None else " to ".join(map(percent, score.interval))
+        first, third = (
+            _with_spread(score.accuracy, score.accuracy_std),
+            _with_spread(score.macro_f1, score.macro_f1_std),
+        )
+        css_class = ' class="cz-result"' if score.result else ""
+        cells = "".join(f'<td class="cz-n">{value}</td>' for value in (first, second, third))
+        lines.append(f"<tr{css_class}><td>{escape(score.name)}</td>{cells}</tr>")
+    return f'<div class="cz-scroll" id="scores"><table>{header}{"".join(lines)}</table></div>'
+
+
+def _with_spread(value: float, std: float | None) -> str:
+    return percent(value) + (f" \u00b1{percent(std)}" if std else "")
+
+
+def risk_coverage(selective: Selective) -> str:
+    """The report's drawing of risk against coverage, and its points in words."""
+    highest = selective.highest
+    middle = percent(highest / 2, 1 if highest < 0.2 else 0)
+    image = lines_image([curve.points for curve in selective.curves], highest, selective.description)
+    keys = "".join(f"<span>risk on {curve.rows:,} {escape(curve.name)}</span>" for curve in selective.curves)
+    sentences = "".join(f"<li>{escape(point.sentence)}</li>" for point in selective.told.answered)
+    return (
+        f'<div id="risk"><div class="cz-plot"><div class="cz-y"><span>{percent(highest, 0)}%</span>'
+        f'<span>{middle}%</span><span>0</span></div><img src="{image}" alt="{escape(selective.description)}">'
+        f'<div class="cz-x"><span>0</span><span>coverage</span><span>100%</span></div><div class="cz-keys">{keys}</div>'
+        f'</div><ul class="cz-told">{sentences}</ul>{hint([selective.source])}</div>'
+    )
+
+
+def verdict(decided: Verdict) -> str:
+    """What an option says about a text, with the threshold below it in small letters."""
+    css_class = {True: "cz-success", False: "cz-problem", None: "cz-note"}[decided.positive]
+    details = "".join(f'<span class="cz-small">{escape(line)}</span>' for line in decided.details)
+    return f'<div class="{css_class} cz-verdict"><p>{escape(decided.text)}</p>{details}</div>'
+
+
+def explanation(explained: Explanation) -> str:
+    """A row's texts with the words that moved a label, and the words with the largest effects."""
+    parts = [
+        ExplainedPart(field=word.field, start=word.start, end=word.end, effect=word.effect)
+        for word in explained.words
+        if word.effect
+    ]
+    row = ExplainedRow(row=0, label=explained.label, parts=parts)
+    shown = explained_texts(row, list(explained.texts), list(explained.texts.values()))
+    texts = "".join(f"<p>{''.join(map(_piece, pieces))}</p>" for pieces in shown.texts)
+    effects = ", ".join(f"{escape(word)} {effect:+.2f}" for word, effect in shown.strongest) or "no word"
+    meaning = "A number is what the word adds to the label's log-odds; words with a wavy line speak against the label."
+    return (
+        f'<div class="cz-explained" id="explained">{texts}'
+        f"<p>For or against <b>{escape(explained.label)}</b>: {effects}.</p>{hint([meaning])}</div>"
+    )
+
+
+def _piece(piece: TextPiece) -> str:
+    if piece.effect is None:
+        return escape(piece.text)
+    kind = "for" if piece.effect > 0 else "against"
+    return f'<mark class="{kind} s{piece.strength}">{escape(piece.text)}</mark>'
 
 
 def log(lines: Sequence[str]) -> str:

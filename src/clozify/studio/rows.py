@@ -80,6 +80,10 @@ class ProjectRows:
             self._label_keys = match_labels(self._user_labels, self._rows_of_fields)
         return self._label_keys
 
+    def rows_with_keys(self, keys: Sequence[RowKey]) -> dict[int, RowKey]:
+        """Row index -> its key, for the rows with these texts."""
+        return match_labels(dict.fromkeys(keys), self._rows_of_fields)
+
     def unmatched_labels(self) -> int:
         """The number of labels whose texts are not in the data."""
         matched = set(self._matched_keys().values())

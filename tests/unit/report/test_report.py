@@ -27,7 +27,7 @@ from clozify.report.format import duration
 from clozify.report.page import pattern_parts, report_page
 from clozify.report.run import RunRecord
 from clozify.report.terminal import show_run, show_warnings
-from clozify.report.write import write_comparison, write_report
+from clozify.report.write import compare, write_report
 from clozify.runs.context import RunContext
 from clozify.runs.keys import hash_key
 from clozify.runs.metrics import ClassifierMetrics
@@ -332,7 +332,7 @@ def test_runs_measured_on_other_rows_are_not_set_against_each_other(tmp_path):
     (tmp_path / "b" / "run.json").write_text(json.dumps(described))
     metrics = json.loads((tmp_path / "b" / "metrics.json").read_text()) | {"run": hash_key(**described)}
     (tmp_path / "b" / "metrics.json").write_text(json.dumps(metrics))
-    result = write_comparison([tmp_path / name for name in "abc"], tmp_path / "page.html")
+    result = compare([tmp_path / name for name in "abc"], tmp_path / "page.html")
     assert [run.difference is None for run in result.runs] == [True, True, False]
     assert any("same test rows" in note for note in result.notes)
     described["method"] = "supervised"

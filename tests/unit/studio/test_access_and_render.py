@@ -1,15 +1,22 @@
 """The studio's access control, and its HTML, which escapes all text."""
 
 import asyncio
+import base64
 import re
 import tomllib
 from importlib.resources import files
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from clozify.inference.explain import Explanation, WordEffect
+from clozify.report.scores import Score
+from clozify.report.selective import AnsweredRows, Curve, Selective
 from clozify.studio import render
+from clozify.studio.finished_runs import Verdict
 from clozify.studio.preview import Preview, TypedWord
+from clozify.studio.run_numbers import RunNumbers
 from clozify.studio.server import AccessMiddleware, redirect_file
 
 NASTY = "<script>alert(1)</script>\"'&"
@@ -19,6 +26,24 @@ PORT = 8123
 def make_preview() -> Preview:
     scores = np.array([[[3.0, 1], [1, 3], [3, 1]], [[3, 1], [3, 1], [3, 1]]]) / 4
     return Preview(["a", NASTY], patterns=[0, 2], probabilities=scores, ensemble=scores.mean(axis=0))
+
+
+def make_explanation() -> Explanation:
+    words = [
+        WordEffect(text=NASTY, field="text", start=0, end=len(NASTY), read=True, effect=1.5),
+        WordEffect(text="x", field="text", start=len(NASTY) + 1, end=len(NASTY) + 2, read=True, effect=-1.0),
+    ]
+    return Explanation(
+        id=0,
+        label=NASTY,
+        predicted=True,
+        probability=0.5,
+        runner_up=None,
+        runner_up_probability=None,
+        texts={"text": f"{NASTY} x"},
+        words=words,
+        grouped=False,
+    )
 
 
 def send_request(kind: str = "http", query: bytes = b"", **headers: str) -> tuple[int, dict[bytes, bytes], bool]:
@@ -117,10 +142,32 @@ def test_a_text_stays_a_text():
         render.answers(make_preview(), [NASTY] * 3, truth),
         render.bars([(NASTY, 0.5)]),
         render.log([NASTY]),
+        render.verdict(Verdict(NASTY, False, [NASTY])),
+        render.scores(RunNumbers(None, "accuracy", 9, [Score(NASTY, 0.5, 0.4, interval=(0.2, 0.8))], None, [])),
+        render.explanation(make_explanation()),
     ]
     for html in shown:
         assert "<script" not in html
         assert "&lt;script&gt;" in html
+
+
+def test_words_for_and_against_a_label_are_marked_and_listed():
+    html = render.explanation(make_explanation())
+    assert html.count('<mark class="for s3">') == 1
+    assert html.count('<mark class="against s2">x</mark>') == 1
+    assert "+1.50, x -1.00." in html
+
+
+def test_risk_against_coverage_is_the_reports_drawing_as_an_image():
+    """The page removes inline SVG, so that the drawing has to be an image."""
+    points = [(0.5, 0.0), (1.0, 0.1)]
+    curve = Curve("test rows", 20, points, [AnsweredRows(1.0, 0.9, (0.7, 0.97))])
+    html = render.risk_coverage(Selective([curve], 0.1))
+    (encoded,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    drawing = ElementTree.fromstring(base64.b64decode(encoded))
+    assert [path.get("d") for path in drawing if path.get("class") == "curve0"] == ["M50.00 100.00L100.00 0.00"]
+    assert "Answering all rows, 90% of the answers are right (95% interval 70 to 97)." in html
+    assert "risk on 20 test rows" in html
 
 
 def test_the_table_marks_who_differs_and_who_is_wrong():

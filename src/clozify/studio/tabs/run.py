@@ -20,6 +20,10 @@ from clozify.studio.tabs.widgets import shared_input
 METHODS = {"pet": "PET", "ipet": "iPET", "supervised": "supervised training, as a baseline"}
 RECIPES = {"auto": "auto: chosen for this machine", "paper": "paper: needs a GPU", "original-code": "original-code"}
 REFRESH_SECONDS = 1.0
+NO_NUMBERS = (
+    "How good the result is cannot be said: there were no test rows, and an estimate takes ten labelled rows of one "
+    "label each."
+)
 
 
 def draw_run_tab(project: Project, preview: Preview) -> None:
@@ -128,8 +132,30 @@ def _draw_run(project: Project, run: StudioRun) -> None:
         st.html(render.note(["The run was stopped; it can go on where it was, with the labels as they are now."]))
     if state in ("failed", "stopped") and run.arguments and st.button("Resume the run"):
         _try(lambda: project.resume(run))
+    if state == "done":
+        _draw_numbers(project, run)
     if log_lines:
         st.html(render.log(log_lines))
     if run.report is not None and state == "done":
         st.link_button("Open the report in its own page", f"/report/{run.number}")
         st.iframe(f"/report/{run.number}", height=900)
+
+
+def _draw_numbers(project: Project, run: StudioRun) -> None:
+    """Draw the estimated accuracy, the scores on test rows, and risk against coverage."""
+    try:
+        numbers = project.finished.numbers(run)
+    except (ClozifyError, OSError) as error:
+        st.html(render.note([f"The run's numbers cannot be shown: {' '.join(str(error).split())}"]))
+        return
+    if numbers.estimate is not None:
+        st.html(render.success([numbers.estimate]))
+    if numbers.scores:
+        st.html(render.scores(numbers))
+    elif numbers.estimate is None:
+        st.html(render.note([NO_NUMBERS]))
+    if numbers.selective is not None:
+        with st.expander("Risk and coverage: how many answers are wrong if only the surest are given", expanded=True):
+            st.html(render.risk_coverage(numbers.selective))
+    if numbers.warnings:
+        st.html(render.note(numbers.warnings))

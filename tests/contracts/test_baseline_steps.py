@@ -96,3 +96,27 @@ def test_a_recorded_step_asks_nothing_of_the_host(method, architecture, make_ste
     with FromTheHost(monkeypatch) as host, torch.device("meta"):
         step.loss(inputs).backward()
     assert host.results == []
+
+
+@pytest.mark.parametrize("architecture", ["bert", "mpnet"])
+@pytest.mark.parametrize("method", METHODS)
+def test_in_bf16_the_forward_pass_without_gradients_takes_none_from_the_weights(method, architecture, make_step):
+    """Before version 2.11 PyTorch's autocast used weights again that it had cast without gradients."""
+    classifier, step = make_step(method, architecture)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = step(1)
+    loss.backward()
+    matrices = {name: p.grad for name, p in classifier.model.named_parameters() if p.ndim == 2}
+    assert [name for name, gradient in matrices.items() if gradient is None or not gradient.any()] == []
+
+
+def test_a_graph_of_mixtext_serves_every_layer_lambda_and_step(make_step):
+    """A graph for each of them would be captured as often as it would be replayed."""
+    _, step = make_step("mixtext", "bert", captured=True)
+    drawn = [step.arrays() for _ in range(12)]
+    assert {int(np.argmin(arrays["layer_weights"])) for arrays in drawn} == {0, 1}
+    assert all(sorted(arrays["layer_weights"]) == [arrays["weight"], 1] for arrays in drawn)
+    assert len({float(arrays["lambda_u"]) for arrays in drawn}) == 12
+    assert (
+        len({tuple(array.shape for array in arrays.values()) for arrays in drawn}) == 1
+    )  # rows have 40 tokens at most

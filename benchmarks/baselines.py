@@ -3,8 +3,8 @@
 Training steps as a run takes them, on rows of AG's News (of the folder that CLOZIFY_AGNEWS_FOLDER names or the file
 that CLOZIFY_AGNEWS names; else sample text cut to its lengths), each with two augmentations, which are its words in
 another order. `--model` is clozify-base, clozify-mini, roberta-base or tiny, with random weights in that model's shape,
-since speed does not depend on them; or a model's folder. The variants run in one process, in turns, from the same weights and on the same batches; a rate is the
-median over blocks of 25 steps, without the first block.
+since speed does not depend on them; or a model's folder. The variants run in one process, in turns, from the same
+weights and on the same batches; a rate is the median over blocks of 25 steps, without the first block.
 
     python benchmarks/baselines.py [--model clozify-base] [--steps 100] [--alternations 2] [--each] [--seconds 45]
 

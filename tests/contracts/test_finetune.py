@@ -14,6 +14,7 @@ from clozify.methods.masking import mask_tokens
 from clozify.models.classifier import new_classifier
 from clozify.models.cloze import load_model
 from clozify.models.encoder import Encoder
+from clozify.models.steps import StepInputs
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
 from clozify.utils.process_group import ProcessGroup, use_group
@@ -110,15 +111,15 @@ def test_a_classifier_scores_packed_rows_as_padded_ones(architecture, tiny_folde
         return
     encoded = classifier.encode(rows)
     batch = encoded.batch(np.arange(len(rows)))
-    step = classifier.capturable_step(lambda: (batch, {}), lambda scores, _: scores, packed=True)
+    step = classifier.capturable_step(lambda: StepInputs({"rows": batch}, {}), lambda scores, _: scores("rows"), True)
     arrays = step.arrays()
-    assert len(arrays["input_ids"]) == 1
+    assert len(arrays["rows.input_ids"]) == 1
     with torch.inference_mode():
         results = step.loss({name: torch.from_numpy(array) for name, array in arrays.items()})
         assert torch.allclose(results, classifier.scores(batch), atol=1e-5)
 
 
-class _FromTheHost(TorchDispatchMode):
+class FromTheHost(TorchDispatchMode):
     """Remembers every operation that brings a tensor of the host to the device.
 
     A number that something is divided by is not brought there: it goes with the operation.
@@ -159,20 +160,16 @@ def test_a_step_that_is_recorded_asks_nothing_of_the_host(architecture, tiny_fol
     of_classifier = classifier.encode(rows).batch(np.array([0, 2, 3, 4]))
 
     def loss(scores, inputs):
-        return torch.nn.functional.cross_entropy(scores, inputs["labels"])
+        return torch.nn.functional.cross_entropy(scores("rows"), inputs["labels"])
 
-    steps.append(
-        (
-            classifier.model,
-            classifier.capturable_step(lambda: (of_classifier, {"labels": labels}), loss, classifier.supports_packing),
-        )
-    )
+    of_step = StepInputs({"rows": of_classifier}, {"labels": labels})
+    steps.append((classifier.model, classifier.capturable_step(lambda: of_step, loss, classifier.supports_packing)))
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # there is none for 'meta'
     monkeypatch.setattr(Encoder, "to_device", lambda _, array: torch.from_numpy(array).to("meta"))
     for module, step in steps:
         inputs = {name: torch.from_numpy(array).to("meta") for name, array in step.arrays().items()}
         module.to("meta").train()
         step.loss(inputs)  # the first steps are not recorded
-        with _FromTheHost(monkeypatch) as host, torch.device("meta"):
+        with FromTheHost(monkeypatch) as host, torch.device("meta"):
             step.loss(inputs).backward()
         assert host.results == []

@@ -1,6 +1,7 @@
 """UDA and MixText as a person starts them, with a tiny model: what a run leaves and says, and that it resumes."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -107,13 +108,33 @@ def test_steps_chosen_on_the_test_set_are_labelled_so(command, files):
     assert accuracy == result["accuracy"]
 
 
-def test_paraphrases_and_translation_models_come_from_the_command_line(command, files, marian):
+def test_paraphrases_come_from_the_command_line(command, files):
     unlabeled = pd.read_csv(files / "unlabeled.csv")
     unlabeled.assign(text="in other words " + unlabeled["text"]).to_csv(files / "other.csv", index=False)
     assert "paraphrases of the file 'other.csv'" in command("--method", "uda", "--augmented", "other.csv")
-    pair = f"augment.backtranslation=[['{marian}', '{marian}']]"
-    settings = [*FEW, "augment.method=backtranslation", "augment.share=0.1", "repetitions=1", pair]
-    assert "back-translation by" in command("--method", "mixtext", settings=settings)
+
+
+def test_two_folders_of_translation_models_augment_both_methods_once(command, files, marian, monkeypatch):
+    """Hours of translation, which neither the second method nor a second start of the first may repeat."""
+    from clozify.pipeline import augmentation
+
+    for name in ("en-fr", "fr-en"):
+        shutil.copytree(marian, files / name)
+    pair = "augment.backtranslation=[['en-fr', './fr-en']]"
+    settings = [*FEW, "augment.method=backtranslation", "augment.share=0.2", "repetitions=1", pair]
+    assert "back-translation by 'en-fr' and './fr-en'; 10 unlabelled rows" in command(
+        "--method", "uda", settings=settings
+    )
+    (texts,) = (files / "run" / "augmentations").rglob("texts.parquet")
+    translated, unlabeled = pd.read_parquet(texts)["field_text"], pd.read_csv(files / "unlabeled.csv")["text"]
+    assert len(translated) == 10
+    assert not set(translated) & set(unlabeled)
+    monkeypatch.setattr(augmentation, "Translator", lambda *_: pytest.fail("texts are translated again"))
+    as_in_its_code = ["mixtext.temperature=0.5"]
+    for method, more in (("uda", []), ("mixtext", as_in_its_code)):
+        assert "back-translation by" in command("--method", method, settings=[*settings, *more])
+    run = json.loads((files / "run" / "methods" / "mixtext" / "run.json").read_text())
+    assert run["recipe"]["mixtext"]["temperature"] == 0.5
 
 
 @pytest.mark.parametrize(

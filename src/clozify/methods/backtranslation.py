@@ -19,12 +19,12 @@ MAX_LENGTH = 512  # tokens that a translation model reads, where its config does
 
 
 class Translator:
-    """A translation model and its tokenizer."""
+    """A translation model and its tokenizer; `dtype` is that of the model's weights."""
 
-    def __init__(self, name: str, device: str) -> None:
+    def __init__(self, name: str, device: str, dtype: torch.dtype = torch.float32) -> None:
         pretrained = load_pretrained(name, "translation model")
         self.tokenizer = pretrained.tokenizer
-        self.model = pretrained.model.to(device).eval()
+        self.model = pretrained.model.to(device, dtype).eval()
         limit = getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
         self.max_length = min(int(limit), int(self.tokenizer.model_max_length))
 

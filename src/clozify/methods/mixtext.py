@@ -11,8 +11,8 @@ positions, so that the result is an ordinary classifier.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,9 @@ from torch import Tensor, nn
 
 from clozify.config.recipe import Mixtext
 from clozify.errors import ModelError
+from clozify.methods._classifier import classifier_step, without_gradients
 from clozify.models.classifier import Classifier
+from clozify.models.steps import BatchScores, StepInputs
 from clozify.prompts.encode import EncodedRows, concat_batches
 from clozify.training.loop import TrainingSetup, class_weights, cycle_batches, train
 from clozify.training.losses import distillation_loss, entropy_above_margin, kl_divergence, sharpen
@@ -45,8 +47,8 @@ def layer_list(model: Any) -> nn.ModuleList:
 
 
 @contextmanager
-def mixing(model: Any, layer: int, weight: float, order: Tensor) -> Iterator[None]:
-    """TMix: within the block, the states behind a layer become weight * h + (1 - weight) * h[order]."""
+def mixing(model: Any, layer: int, weight: float | Tensor, order: Tensor) -> Iterator[None]:
+    """TMix: within the block, the states behind a layer become weight * h + (1 - weight) * h[order], in float32."""
     layers_run = 0
 
     def mix(_: nn.Module, __: Any, output: Any) -> Any:
@@ -55,7 +57,7 @@ def mixing(model: Any, layer: int, weight: float, order: Tensor) -> Iterator[Non
         if layers_run != layer:
             return output
         states = output[0] if isinstance(output, tuple) else output  # (batch, length, hidden)
-        mixed = weight * states + (1 - weight) * states[order]
+        mixed = (weight * states.float() + (1 - weight) * states[order].float()).to(states.dtype)
         return (mixed, *output[1:]) if isinstance(output, tuple) else mixed
 
     hooks = [module.register_forward_hook(mix) for module in layer_list(model)]
@@ -90,39 +92,76 @@ def mixtext(
     Each of `augmented` holds a paraphrase of every unlabelled row, in the same order.
     """
     require_single_process("MixText")
-    settings, rng = setup.settings, setup.rng
+    settings = setup.settings
     assert isinstance(settings, Mixtext)
-    model, pad_id = classifier.model, classifier.tokenizer.pad_id
-    steps, label_count = settings.steps(len(labeled)), len(classifier.task.labels)
+    model, label_count = classifier.model, len(classifier.task.labels)
     layers = layers_to_mix(settings.mix_layers, model.config.num_hidden_layers)
-    labeled_batches = cycle_batches(len(labeled), settings.rows_per_step, rng)
-    unlabeled_batches = cycle_batches(len(unlabeled), settings.unlabeled_rows_per_step, rng)
-    one_hot = torch.eye(label_count, device=classifier.device)
-    weights = class_weights(labels, label_count).to(classifier.device) if setup.balance else torch.ones_like(one_hot[0])
+    label_weights = class_weights(labels, label_count).to(classifier.device) if setup.balance else None
 
-    def loss_of_step(step: int) -> Tensor:
-        chosen, chosen_unlabeled = next(labeled_batches), next(unlabeled_batches)
-        versions = [unlabeled.batch(chosen_unlabeled), *(version.batch(chosen_unlabeled) for version in augmented)]
-        with torch.no_grad():  # with dropout, as in the original code
-            scores = classifier.scores(concat_batches(versions, pad_id)).float()
-            guess = guess_labels(torch.split(scores, len(chosen_unlabeled)), settings)
-        targets = torch.cat([one_hot[labels[chosen].astype(np.int64)], *[guess] * len(versions)])  # (rows, labels)
-        weight = float(rng.beta(settings.alpha, settings.alpha))  # lambda
-        weight = max(weight, 1 - weight)
-        order = torch.from_numpy(rng.permutation(len(targets))).to(classifier.device)
-        with mixing(model, int(rng.choice(layers)), weight, order):
-            batch = concat_batches([labeled.batch(chosen), *versions[1:], versions[0]], pad_id)
-            scores = classifier.scores(batch, one_pass=True).float()
+    def loss(batch_scores: BatchScores, inputs: Mapping[str, Tensor]) -> Tensor:
+        weight, order, labeled_rows = inputs["weight"], inputs["order"], len(inputs["labels"])
+        with without_gradients():  # with dropout, as in the original code
+            version_scores = torch.split(batch_scores("versions").float(), settings.unlabeled_rows_per_step)
+            guess = guess_labels(version_scores, settings)
+        targets = torch.cat([inputs["labels"], *[guess] * len(version_scores)])  # (rows, labels)
         targets = weight * targets + (1 - weight) * targets[order]
-        labeled_scores, unlabeled_scores = scores[: len(chosen)], scores[len(chosen) :]
-        ramp = step / max(1, steps) if settings.rampup else 1.0
-        loss = distillation_loss(labeled_scores, targets[: len(chosen)] * weights)
-        loss = loss + ramp * settings.lambda_u * kl_divergence(targets[len(chosen) :], unlabeled_scores).mean()
+        with ExitStack() as stack:
+            for layer, layer_weight in zip(layers, inputs["layer_weights"], strict=True):
+                stack.enter_context(mixing(model, layer, layer_weight, order))
+            scores = batch_scores("mixed", one_pass=True).float()
+        labeled_targets = targets[:labeled_rows] if label_weights is None else targets[:labeled_rows] * label_weights
+        loss = distillation_loss(scores[:labeled_rows], labeled_targets)
+        loss = loss + inputs["lambda_u"] * kl_divergence(targets[labeled_rows:], scores[labeled_rows:]).mean()
         if settings.lambda_u_hinge:
-            unmixed = classifier.scores(versions[0], one_pass=True).float()
-            loss = loss + ramp * settings.lambda_u_hinge * entropy_above_margin(unmixed, settings.margin)
+            unmixed = batch_scores("original", one_pass=True).float()
+            loss = loss + inputs["lambda_u_hinge"] * entropy_above_margin(unmixed, settings.margin)
         return loss
 
-    head = [child for name, child in model.named_children() if name != model.base_model_prefix]
-    learning_rates = dict.fromkeys(head, settings.head_learning_rate)
-    return train(model, loss_of_step, setup, len(labeled), learning_rates, classifier.trains_in_bf16)
+    next_inputs = _input_sampler(classifier, labeled, labels, unlabeled, augmented, setup, layers)
+    step = classifier_step(classifier, next_inputs, loss, may_pack=False)  # rows are mixed position by position
+    learning_rates = dict.fromkeys(classifier.head_modules, settings.head_learning_rate)
+    return train(model, step, setup, len(labeled), learning_rates, classifier.trains_in_bf16)
+
+
+def _input_sampler(
+    classifier: Classifier,
+    labeled: EncodedRows,
+    labels: NDArray[np.int16],
+    unlabeled: EncodedRows,
+    augmented: Sequence[EncodedRows],
+    setup: TrainingSetup,
+    layers: Sequence[int],
+) -> Callable[[int], StepInputs]:
+    """A function that draws a step's rows, its lambda, the order of the second rows, and one of `layers`.
+
+    A step mixes behind all layers, but behind the others by a lambda of 1, which changes nothing. So the layer is a
+    number that a CUDA graph reads, and one graph serves them all.
+    """
+    settings, rng, pad_id = setup.settings, setup.rng, classifier.tokenizer.pad_id
+    assert isinstance(settings, Mixtext)
+    steps, one_hot = settings.steps(len(labeled)), np.eye(len(classifier.task.labels), dtype=np.float32)
+    labeled_batches = cycle_batches(len(labeled), settings.rows_per_step, rng)
+    unlabeled_batches = cycle_batches(len(unlabeled), settings.unlabeled_rows_per_step, rng)
+
+    def next_inputs(step: int) -> StepInputs:
+        chosen, chosen_unlabeled = next(labeled_batches), next(unlabeled_batches)
+        original, *others = (version.batch(chosen_unlabeled) for version in (unlabeled, *augmented))
+        batches = {
+            "versions": concat_batches([original, *others], pad_id),
+            "mixed": concat_batches([labeled.batch(chosen), *others, original], pad_id),
+        } | ({"original": original} if settings.lambda_u_hinge else {})
+        weight = float(rng.beta(settings.alpha, settings.alpha))  # lambda
+        weight = max(weight, 1 - weight)
+        order = rng.permutation(len(batches["mixed"].rows))
+        ramp = step / max(1, steps) if settings.rampup else 1.0
+        arrays: dict[str, NDArray[Any]] = {
+            "labels": one_hot[labels[chosen]],  # (labelled, labels)
+            "order": order,
+            "weight": np.array(weight),
+            "layer_weights": np.where(np.array(layers) == rng.choice(layers), weight, 1.0),  # (layers,)
+            "lambda_u": np.array(ramp * settings.lambda_u, dtype=np.float32),
+            "lambda_u_hinge": np.array(ramp * settings.lambda_u_hinge, dtype=np.float32),
+        }
+        return StepInputs(batches, arrays)
+
+    return next_inputs

@@ -8,7 +8,7 @@ gradients, and left out where it is not confident. Where a row has several parap
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozify.config.recipe import Uda
+from clozify.methods._classifier import classifier_step, without_gradients
 from clozify.models.classifier import Classifier
+from clozify.models.steps import BatchScores, StepInputs
 from clozify.prompts.encode import EncodedRows, concat_batches
 from clozify.training.loop import TrainingSetup, class_weights, cycle_batches, train
 from clozify.training.losses import annealed_cross_entropy, kl_divergence
@@ -68,18 +70,26 @@ def uda(
     unlabeled_batches = cycle_batches(len(unlabeled), settings.unlabeled_rows_per_step, rng)
     weights = class_weights(labels, label_count).to(classifier.device) if setup.balance else None
 
-    def loss_of_step(step: int) -> Tensor:
+    def next_inputs(step: int) -> StepInputs:
         chosen, chosen_unlabeled = next(labeled_batches), next(unlabeled_batches)
         version = rng.integers(len(augmented), size=len(chosen_unlabeled))
         paraphrases = [augmented[v].batch(chosen_unlabeled[version == v]) for v in np.unique(version)]
         order = np.argsort(version, kind="stable")  # the order of the rows in `paraphrases`
-        with torch.no_grad():  # with dropout, as in both published implementations
-            original = classifier.scores(unlabeled.batch(chosen_unlabeled[order])).float()
-        batch = concat_batches([labeled.batch(chosen), *paraphrases], classifier.tokenizer.pad_id)
-        scores = classifier.scores(batch).float()
-        targets = torch.from_numpy(labels[chosen].astype(np.int64)).to(classifier.device)
         threshold = annealing_threshold(settings.tsa, step / max(1, steps), label_count)
-        ce = annealed_cross_entropy(scores[: len(chosen)], targets, threshold, weights)
-        return ce + settings.uda_coeff * consistency(original, scores[len(chosen) :], settings)
+        return StepInputs(
+            {
+                "original": unlabeled.batch(chosen_unlabeled[order]),
+                "trained": concat_batches([labeled.batch(chosen), *paraphrases], classifier.tokenizer.pad_id),
+            },
+            {"labels": labels[chosen].astype(np.int64), "threshold": np.array(threshold, dtype=np.float32)},
+        )
 
-    return train(classifier.model, loss_of_step, setup, len(labeled), bf16=classifier.trains_in_bf16)
+    def loss(batch_scores: BatchScores, inputs: Mapping[str, Tensor]) -> Tensor:
+        with without_gradients():  # with dropout, as in both published implementations
+            original = batch_scores("original").float()
+        scores, labeled_rows = batch_scores("trained").float(), len(inputs["labels"])
+        ce = annealed_cross_entropy(scores[:labeled_rows], inputs["labels"], inputs["threshold"], weights)
+        return ce + settings.uda_coeff * consistency(original, scores[labeled_rows:], settings)
+
+    step = classifier_step(classifier, next_inputs, loss)
+    return train(classifier.model, step, setup, len(labeled), bf16=classifier.trains_in_bf16)

@@ -28,7 +28,7 @@ from clozify.gpu.fallback import warn_fallback
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import pack
 from clozify.models import int8_linear
-from clozify.models.encoder import Encoder, head_of, max_positions
+from clozify.models.encoder import Encoder, encoder_without_autocast, head_of, max_positions
 from clozify.models.loading import (
     load_config,
     load_pretrained,
@@ -37,6 +37,7 @@ from clozify.models.loading import (
     set_attention_dropout,
 )
 from clozify.models.onnx import ONNX_FILE, OnnxModel
+from clozify.models.steps import StepInputs, StepLoss
 from clozify.prompts.encode import Batch, EncodedRows, compile_segments
 from clozify.utils import libraries
 from clozify.utils.atomic import atomic_write, atomic_write_text
@@ -131,23 +132,28 @@ class Classifier(Encoder):
         return layers[-1] if layers else None
 
     def capturable_step(
-        self,
-        next_batch: Callable[[], tuple[Batch, dict[str, NDArray[Any]]]],
-        loss: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
-        packed: bool = False,
+        self, next_inputs: Callable[[], StepInputs], loss: StepLoss, packed: bool = False
     ) -> CapturableStep:
         """A training step for a CUDA graph, on padded or on `packed` batches.
 
-        `loss` takes the scores, (batch, labels), and on the device the arrays that `next_batch` returns with a batch.
+        `loss` takes a function that computes a batch's scores, and the arrays that come with the batches.
         """
 
         def arrays() -> dict[str, NDArray[Any]]:
-            batch, targets = next_batch()
-            inputs, starts = self.fixed_shape_inputs(batch, packed)
-            return inputs | targets | ({} if starts is None else {"start": starts})
+            step = next_inputs()
+            result = dict(step.arrays)
+            for name, batch in step.batches.items():
+                inputs, starts = self.fixed_shape_inputs(batch, packed)
+                inputs |= {} if starts is None else {"start": starts}
+                result |= {f"{name}.{key}": array for key, array in inputs.items()}
+            return result
 
         def loss_of_inputs(inputs: Mapping[str, Tensor]) -> Tensor:
-            scores = self._packed_scores(inputs) if packed else self.model(**self.padded_inputs(inputs)).logits
+            def scores(name: str, one_pass: bool = True) -> Tensor:  # noqa: ARG001  # always in one pass
+                prefix = f"{name}."
+                of_batch = {key.removeprefix(prefix): inputs[key] for key in inputs if key.startswith(prefix)}
+                return self._packed_scores(of_batch) if packed else self._padded_scores(of_batch)
+
             return loss(scores, inputs)
 
         return CapturableStep(arrays, loss_of_inputs)
@@ -157,6 +163,15 @@ class Classifier(Encoder):
         hidden = self.encode_packed(inputs, self.max_length)  # (tokens, hidden)
         scores: Tensor = self._head(inputs_embeds=hidden[inputs["start"]][:, None]).logits
         return scores
+
+    def _padded_scores(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The scores of a padded batch of a fixed shape: (rows, labels)."""
+        scores: Tensor = self._without_autocast(**self.padded_inputs(inputs)).logits
+        return scores
+
+    @cached_property
+    def _without_autocast(self) -> Any:
+        return encoder_without_autocast(self.model)
 
     @cached_property
     def _head(self) -> Any:

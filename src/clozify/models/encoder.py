@@ -61,6 +61,24 @@ def head_of(model: Any) -> Any:
     return replace_module(model, model.base_model_prefix, PrecomputedEncoder(model.base_model))
 
 
+class WithoutAutocast(nn.Module):
+    """An encoder whose weights, if they have 16 bits, are computed with as they are, also where autocast is enabled."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The encoder's output."""
+        with autocast_disabled(self.encoder):
+            return self.encoder(*args, **kwargs)
+
+
+def encoder_without_autocast(model: Any) -> Any:
+    """The model with its encoder replaced by a `WithoutAutocast`; all weights are shared with the model."""
+    return replace_module(model, model.base_model_prefix, WithoutAutocast(model.base_model))
+
+
 class Encoder:
     """A Transformers model with a head, and its tokenizer."""
 

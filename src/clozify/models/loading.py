@@ -264,9 +264,9 @@ def _failure(path: str, file: str, architecture: Architecture, reason: str) -> s
     if architecture == "translation model":
         reason = shorten(reason, 200).rstrip(".")
         return (
-            f"The translation model '{path}' cannot be loaded ({reason}); name two models there and back in "
-            "augment.backtranslation (Marian's tokenizers need the package sentencepiece), give a file of paraphrases "
-            "(--augmented), or take --set augment.method=rewriting, which needs no other model."
+            f"The translation model '{path}' cannot be loaded ({reason}); name two models there and back, folders or "
+            "hub names, in augment.backtranslation (Marian's tokenizers need pip install 'clozify[translation]'), give "
+            "a file of paraphrases (--augmented), or take --set augment.method=rewriting, which needs no other model."
         )
     if Path(path).is_dir():
         reason = shorten(reason, 300).rstrip(".")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from clozify.config.task import Task
@@ -21,6 +22,7 @@ from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.readers import open_data
 from clozify.data.rows import Rows
 from clozify.errors import DataError, quoted
+from clozify.gpu.options import GpuOptions
 from clozify.methods.backtranslation import Translator, backtranslate
 from clozify.methods.rewriting import rewrite
 from clozify.models.cloze import ClozeModel, load_model
@@ -151,18 +153,25 @@ def make_augmenter(plan: Plan, device: str) -> Augmenter:
     if settings.method == "rewriting":
         return _rewriting(plan, device)
     models = settings.backtranslation
-    loaded: dict[int, tuple[Translator, Translator]] = {}
+    in_bf16 = GpuOptions.from_recipe(plan.recipe).scores_in_bf16(device)
+    dtype = torch.bfloat16 if in_bf16 else torch.float32
+    loaded: list[tuple[Translator, Translator]] = []
 
     def augment(version: int, texts: Sequence[str], seed: int) -> list[str]:
-        if version not in loaded:
-            forward, back = models[version]
-            loaded[version] = Translator(forward, device), Translator(back, device)
+        if not loaded:  # all of them, so that one that cannot be loaded is known before the first translation
+            loaded.extend(
+                [(Translator(forward, device, dtype), Translator(back, device, dtype)) for forward, back in models]
+            )
         return backtranslate(*loaded[version], texts, settings.temperature, seed)
 
     return Augmenter(
         "back-translation by " + "; ".join(f"'{forward}' and '{back}'" for forward, back in models),
         len(models),
-        {"models": [[model_key(name) for name in pair] for pair in models], "temperature": settings.temperature},
+        {
+            "models": [[model_key(name) for name in pair] for pair in models],
+            "temperature": settings.temperature,
+            **({"precision": "bf16"} if in_bf16 else {}),
+        },
         augment,
     )
 

@@ -262,8 +262,7 @@ def _estimate_semi_supervised(plan: Plan, context: RunContext) -> CostEstimate:
         )
         training.train(plan, classifier, setup)
 
-    train(1)
-    step_seconds = _seconds(lambda: train(TIMED_STEPS)) / TIMED_STEPS
+    step_seconds = _step_seconds(train, context.device)
     classifiers = plan.recipe.repetitions * len(steps_to_try)
     rows_to_augment = versions * len(unlabeled) if plan.paraphrases is None else 0
     scores = classifiers * _count(plan.test) * len(plan.task.labels)

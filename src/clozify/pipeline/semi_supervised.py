@@ -70,7 +70,8 @@ def train_semi_supervised(run: Run) -> ClassifierMetrics:
     plan, context = run.plan, run.context
     settings: Uda | Mixtext = getattr(plan.recipe, plan.method)
     texts = augment(run)
-    size = f"{len(texts.unlabeled):,} unlabelled rows, {len(texts.versions)} versions of each"
+    versions = "a version" if len(texts.versions) == 1 else f"{len(texts.versions)} versions"
+    size = f"{len(texts.unlabeled):,} unlabelled rows, {versions} of each"
     context.log(f"augmented text: {texts.description}; {size}")
     decision = Decision(plan.task.labels)
     details: dict[str, Any] = {"steps": settings.steps(len(plan.labeled))}

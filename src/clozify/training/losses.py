@@ -100,7 +100,9 @@ def kl_divergence(target: Tensor, scores: Tensor) -> Tensor:
     return functional.kl_div(torch.log_softmax(scores, dim=-1), target, reduction="none").sum(dim=-1)
 
 
-def annealed_cross_entropy(scores: Tensor, labels: Tensor, threshold: float, weights: Tensor | None = None) -> Tensor:
+def annealed_cross_entropy(
+    scores: Tensor, labels: Tensor, threshold: float | Tensor, weights: Tensor | None = None
+) -> Tensor:
     """L_CE of the rows whose label has a probability of at most `threshold`: training-signal annealing (UDA)."""
     row_losses = functional.cross_entropy(scores, labels, reduction="none")  # (rows,)
     kept = (torch.exp(-row_losses.detach()) <= threshold).to(row_losses.dtype)

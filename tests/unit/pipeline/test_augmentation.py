@@ -11,8 +11,10 @@ from clozify.config.recipe import Augment, load_recipe
 from clozify.config.task import parse_task
 from clozify.data.rows import read_rows
 from clozify.errors import ClozifyError
+from clozify.methods import backtranslation
 from clozify.methods.backtranslation import Translator, backtranslate
 from clozify.methods.rewriting import Vocabulary, rewrite
+from clozify.pipeline import augmentation
 from clozify.pipeline.augmentation import join_paraphrases, make_augmenter, read_paraphrases
 from tests.tiny import byte_bpe
 
@@ -98,6 +100,58 @@ def test_a_text_goes_there_and_back_the_same_way_for_the_same_seed(marian):
     assert result[1] == ""
     assert all(result[row] for row in (0, 2, 3, 4))
     assert result[0] != TEXTS[0]
+
+
+def test_texts_are_translated_in_batches_of_like_length_and_come_back_in_their_order(marian, monkeypatch):
+    """Padding to the longest of all would cost most of the time; an order that is lost would pair rows at random."""
+    model, widths = Translator(marian, "cpu"), []
+    texts = [" ".join(["game"] * count) for count in (3, 30, 1, 0, 12, 2, 29, 11, 1)]
+    lengths = [len(ids) for ids in model.tokenizer(texts)["input_ids"]]
+    monkeypatch.setitem(backtranslation.TOKENS_PER_BATCH, "cpu", 64)
+
+    def echo(input_ids, **_):
+        widths.append(tuple(input_ids.shape))
+        return input_ids
+
+    monkeypatch.setattr(model.model, "generate", echo)
+    assert model.translate(texts, 0.9, seed=0) == texts
+    assert all(rows * width <= 64 or rows == 1 for rows, width in widths)
+    assert [width for _, width in widths] == sorted((width for _, width in widths), reverse=True)
+    assert widths[0][1] == max(lengths)
+    assert sum(rows for rows, _ in widths) == len(texts) - 1  # the empty one is left out
+    assert sum(rows * width for rows, width in widths) < 0.7 * len(texts) * max(lengths)
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "dtype"),
+    [
+        ("cpu", [], torch.float32),
+        ("cuda", [], torch.bfloat16),
+        ("cuda", ["precision=float32"], torch.float32),
+        ("cpu", ["precision=bf16"], torch.bfloat16),
+    ],
+)
+def test_translation_models_compute_in_the_recipe_s_precision(marian, monkeypatch, device, settings, dtype):
+    loaded = []
+    monkeypatch.setattr(augmentation, "Translator", lambda name, *rest: loaded.append((name, *rest)) or name)
+    monkeypatch.setattr(augmentation, "backtranslate", lambda forward, back, texts, *_: [f"{forward} {back}", *texts])
+    pairs = f"augment.backtranslation=[['{marian}', 'b'], ['c', '{marian}']]"
+    monkeypatch.setattr(augmentation, "model_key", lambda name: name)
+    plan = SimpleNamespace(recipe=load_recipe("paper", [pairs, *settings]))
+    augmenter = make_augmenter(plan, device)
+    assert loaded == []
+    assert augmenter.augment(1, ["x"], 0) == [f"c {marian}", "x"]
+    # all at once: a pair that cannot be loaded must not be discovered after hours of translation by the first
+    assert loaded == [(name, device, dtype) for name in (marian, "b", "c", marian)]
+    assert ("precision" in augmenter.key) == (dtype == torch.bfloat16)
+
+
+def test_a_model_in_bf16_translates(marian):
+    model = Translator(marian, "cpu", torch.bfloat16)
+    assert model.model.dtype == torch.bfloat16
+    result = backtranslate(model, model, TEXTS, 0.9, seed=3)
+    assert result[1] == ""
+    assert all(result[row] for row in (0, 2, 3, 4))
 
 
 def test_a_translation_model_that_is_not_there_is_one_sentence_with_the_ways_out(tiny_folder):

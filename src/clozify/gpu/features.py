@@ -9,7 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-FEATURES = frozenset({"cuda_graphs", "packing", "master_weights", "flat_adamw", "fused_linear", "fused_layernorm"})
+FEATURES = frozenset(
+    {
+        "cuda_graphs",
+        "packing",
+        "gather_last_layer",
+        "master_weights",
+        "flat_adamw",
+        "fused_linear",
+        "fused_layernorm",
+        "fp8_scoring",
+    }
+)
 _disabled: ContextVar[frozenset[str]] = ContextVar("disabled_gpu_features", default=frozenset())
 
 

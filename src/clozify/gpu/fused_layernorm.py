@@ -87,7 +87,7 @@ def _fused_forward(layer: Any, seeds: _DropoutSeeds, index: int, hidden_states: 
     return bias_dropout_residual_layernorm(x, layer.dense.bias, input_tensor, layer.LayerNorm, seed, dropout)
 
 
-def _is_output_layer(layer: nn.Module) -> bool:
+def is_output_layer(layer: nn.Module) -> bool:
     """Whether a layer has the submodules and the signature of BERT's output layers."""
     children: dict[str, Any] = dict(layer.named_children())
     if {name: type(child) for name, child in children.items()} != OUTPUT_LAYER:
@@ -139,7 +139,7 @@ def _kernel_matches(layer: Any) -> bool:
 @contextmanager
 def fused_layernorm(encoder: nn.Module) -> Iterator[None]:
     """Replace the forward passes of an encoder's output layers on a GPU by the fused kernel."""
-    candidates: list[Any] = list(filter(_is_output_layer, encoder.modules())) if is_enabled("fused_layernorm") else []
+    candidates: list[Any] = list(filter(is_output_layer, encoder.modules())) if is_enabled("fused_layernorm") else []
     layers = [layer for layer in candidates if _is_on_current_gpu(layer) and _kernel_matches(layer)]
     if not layers:
         yield

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from clozify.config.sections import Adapter
 from clozify.errors import ModelError
+from clozify.gpu.fp8_scoring import round_to_fp8
 from clozify.gpu.fused_layernorm import fused_layernorm
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import is_half_precision, pack
@@ -139,8 +140,8 @@ class ClozeModel(Encoder):
         if self.uses_custom_kernels and self.supports_packing and is_half_precision(self.encoder):
             packed = pack(batch, self.tokenizer.pad_id)
             inputs = {name: self.to_device(array) for name, array in packed.arrays.items()}
-            hidden = self.encode_packed(inputs, int(batch.attention_mask.sum(axis=1).max()))
-            return hidden[self.to_device(packed.start)[rows] + positions]
+            positions = self.to_device(packed.start)[rows] + positions
+            return self.encode_packed(inputs, int(batch.attention_mask.sum(axis=1).max()), positions)
         gathered: list[Tensor] = []  # (positions of a pass, hidden) each
         order: list[Tensor] = []
         lengths = batch.attention_mask.sum(axis=1)
@@ -178,7 +179,7 @@ class ClozeModel(Encoder):
         In a padding-free batch `positions` count from the batch's first token.
         """
         if "cu_seqlens" in inputs:
-            return self.encode_packed(inputs, self.max_length)[inputs["positions"]]
+            return self.encode_packed(inputs, self.max_length, inputs["positions"])
         return self.encode_padded(inputs)[inputs["rows"], inputs["positions"]]
 
     def label_scores(self, states: Tensor, words: LabelWords) -> Tensor:
@@ -257,11 +258,13 @@ class ClozeModel(Encoder):
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Within the block, rows are only scored: in bf16 or int8 by a copy of the encoder, the head in float32."""
+        """Within the block, rows are only scored: in bf16, fp8 or int8 by a copy of the encoder, the head in float32."""
         trained = self.encoder
         with merged(trained) if self.has_adapter else nullcontext():
             if self.options.scores_in_bf16(self.device):
                 self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
+                if self.options.scores_in_fp8(self.device):
+                    round_to_fp8(self.encoder)
             elif self.options.scores_in_int8(self.device):
                 self.encoder = quantized(trained)
             try:

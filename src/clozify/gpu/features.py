@@ -17,6 +17,8 @@ FEATURES = frozenset(
         "master_weights",
         "flat_adamw",
         "fused_linear",
+        "direct_gradients",
+        "gradient_stream",
         "fused_layernorm",
         "fp8_scoring",
     }
@@ -36,7 +38,8 @@ def without(*features: str) -> Iterator[None]:
     """Switch features off for models that are loaded, trained and used inside; for benchmarks and tests only.
 
     Whether a model supports packing is determined once, when it is first used. `fused_linear` and `fused_layernorm`
-    need bf16 weights when a model is trained, so `without("master_weights")` switches them off there, too.
+    need bf16 weights when a model is trained, so `without("master_weights")` switches them off there, too;
+    `direct_gradients` needs `fused_linear`, and `gradient_stream` needs `direct_gradients`.
     """
     if unknown := set(features) - FEATURES:
         raise ValueError(f"There is no GPU feature {sorted(unknown)}; there are {', '.join(sorted(FEATURES))}.")

@@ -12,7 +12,7 @@ from clozify.gpu.features import without
 from clozify.gpu.fused_linear import fused_linear_layers
 from clozify.gpu.master_weights import MasterWeights
 
-SETTINGS = Training(learning_rate=0.1, weight_decay=0.1)
+SETTINGS = Training(learning_rate=1e-3, weight_decay=0.1, adam_epsilon=1.0)  # in proportion to the gradients
 
 
 class Block(nn.Module):
@@ -39,7 +39,7 @@ def trained(module, x, steps=4):
         master.set_learning_rate(0.1)
         with fused_linear_layers(module, module.direct):
             for _ in range(steps):
-                module(x).pow(2).sum().backward()
+                (module(x) * x.cos()).sum().backward()
                 copied = [name for name, parameter in module.named_parameters() if parameter.grad is not None]
                 master.step([])
                 module.zero_grad()

@@ -165,9 +165,7 @@ def _round_layers(encoder: nn.Module) -> None:
         for block in encoder.modules()
         if hasattr(block, "intermediate") and is_output_layer(getattr(block, "output", nn.Identity()))
     ]
-    gelu_layers = [
-        one for one, other in blocks if is_gelu_layer(one) and _is_wide(one.dense) and _is_wide(other.dense)
-    ]
+    gelu_layers = [one for one, other in blocks if is_gelu_layer(one) and _is_wide(one.dense) and _is_wide(other.dense)]
     output_layers = [layer for layer in encoder.modules() if is_output_layer(layer) and _is_wide(layer.dense)]
     for parent in list(encoder.modules()):
         for names in QKV_NAMES:

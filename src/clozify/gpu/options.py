@@ -50,7 +50,7 @@ class GpuOptions:
         return self.precision == "auto" and self.scoring == "int8" and not _is_cuda(device)
 
     def scores_in_fp8(self, device: torch.device | str) -> bool:
-        """Whether the linear layers compute in fp8 where rows are scored in bf16 on a device; GPUs without fp8 do not."""
+        """Whether linear layers compute in fp8 where rows are scored on a device, if that has fp8."""
         wanted = self.scoring == "fp8" or (FP8_BY_DEFAULT and self.scoring != "bf16")
         return wanted and self.precision == "auto" and self.uses_custom_kernels(device)
 

@@ -258,7 +258,7 @@ class ClozeModel(Encoder):
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Within the block, rows are only scored: in bf16, fp8 or int8 by a copy of the encoder, the head in float32."""
+        """Within the block, rows are only scored: by a copy of the encoder in bf16, fp8 or int8, the head in float32."""
         trained = self.encoder
         with merged(trained) if self.has_adapter else nullcontext():
             if self.options.scores_in_bf16(self.device):

@@ -105,7 +105,7 @@ def test_the_kernels_match_pytorch():
 
 
 def compare_kernels(device="cpu"):
-    """Values times scales are the formulas' results; in float32, since the interpreter does not round to fp8 rightly."""
+    """Values times scales are the formulas' results; in float32, since the interpreter rounds to fp8 wrongly."""
     from clozify.gpu.kernels import fp8
 
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ import transformers
 from torch.nn import functional
 
 from clozify.gpu import fused_layernorm as module
-from clozify.gpu.fused_layernorm import is_output_layer, bias_dropout_residual_layernorm, fused_layernorm
+from clozify.gpu.fused_layernorm import bias_dropout_residual_layernorm, fused_layernorm, is_output_layer
 
 TINY = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
 

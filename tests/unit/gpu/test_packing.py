@@ -21,7 +21,9 @@ def test_states_and_gradients_at_few_positions_are_those_of_all_positions(archit
     positions = torch.tensor([17, 3, 3, 9])
     computed = []
     attention = last_attention(encoder)
-    hook = encoder.encoder.layer[-1].intermediate.register_forward_hook(lambda _, __, out: computed.append(out.shape[1]))
+    hook = encoder.encoder.layer[-1].intermediate.register_forward_hook(
+        lambda _, __, out: computed.append(out.shape[1])
+    )
     results = []
     for early in (None, attention):
         states = encode_packed(encoder, inputs, model.has_token_types, 8, positions, early)

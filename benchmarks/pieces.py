@@ -42,8 +42,7 @@ from clozify.training.loop import Monitor, TrainingSetup, seed_everything
 
 WARM_UP = 50  # steps: libraries initialise, kernels are compiled, graphs captured
 # the features that each kind of stage uses; in fp8 the layer norms are other kernels
-LABELLING = {"bf16": ["fused_layernorm", "gather_last_layer", "packing"]}
-LABELLING["fp8"] = ["fp8_scoring", "gather_last_layer", "packing"]
+LABELLING = {"bf16": ["fused_layernorm", "packing"], "fp8": ["fp8_scoring", "packing"]}
 TRAINING = sorted(FEATURES - {"fp8_scoring"})
 Features = tuple[str, ...]
 

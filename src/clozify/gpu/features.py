@@ -13,12 +13,10 @@ FEATURES = frozenset(
     {
         "cuda_graphs",
         "packing",
-        "gather_last_layer",
         "master_weights",
         "flat_adamw",
         "fused_linear",
         "direct_gradients",
-        "gradient_stream",
         "fused_layernorm",
         "fp8_scoring",
     }
@@ -38,8 +36,8 @@ def without(*features: str) -> Iterator[None]:
     """Switch features off for models that are loaded, trained and used inside; for benchmarks and tests only.
 
     Whether a model supports packing is determined once, when it is first used. `fused_linear` and `fused_layernorm`
-    need bf16 weights when a model is trained, so `without("master_weights")` switches them off there, too;
-    `direct_gradients` needs `fused_linear`, and `gradient_stream` needs `direct_gradients`.
+    need bf16 weights when a model is trained, so `without("master_weights")` switches them off there, too, and
+    `direct_gradients` with them.
     """
     if unknown := set(features) - FEATURES:
         raise ValueError(f"There is no GPU feature {sorted(unknown)}; there are {', '.join(sorted(FEATURES))}.")

@@ -80,7 +80,7 @@ class MasterWeights:
 
     def _collect(self, gradients: dict[nn.Parameter, Tensor]) -> None:
         """Copy these gradients into the buffers, where the backward pass has not written them already."""
-        written = self.direct_gradients.finish()
+        written = self.direct_gradients.take_written()
         copied, added = ([p for p in gradients if (p in written) == twice] for twice in (False, True))
         if copied:
             torch._foreach_copy_([self.gradient_views[p] for p in copied], [gradients[p] for p in copied])

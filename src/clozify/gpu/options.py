@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 Kernels = Literal["auto", "torch"]
 Precision = Literal["auto", "float32", "bf16"]
 Scoring = Literal["auto", "float32", "bf16", "int8", "fp8"]
-FP8_BY_DEFAULT = False  # whether a GPU scores rows in fp8 unless `scoring` is "bf16"
 
 
 @dataclass(frozen=True)
 class GpuOptions:
     """What a device computes with: clozify's kernels or PyTorch's alone, in float32 or in bf16.
 
-    `scoring` is the precision of scores where `precision` is "auto": on a CPU, and on a GPU "bf16" or "fp8".
+    `scoring` is the precision of scores on a CPU where `precision` is "auto"; "fp8" is that on a GPU.
     """
 
     kernels: Kernels = "auto"
@@ -51,8 +50,7 @@ class GpuOptions:
 
     def scores_in_fp8(self, device: torch.device | str) -> bool:
         """Whether linear layers compute in fp8 where rows are scored on a device, if that has fp8."""
-        wanted = self.scoring == "fp8" or (FP8_BY_DEFAULT and self.scoring != "bf16")
-        return wanted and self.precision == "auto" and self.uses_custom_kernels(device)
+        return self.scoring == "fp8" and self.precision == "auto" and self.uses_custom_kernels(device)
 
     def numerics(self, device: str) -> dict[str, str]:
         """What changes the numbers on a device, for the keys of jobs."""

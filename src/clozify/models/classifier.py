@@ -154,8 +154,8 @@ class Classifier(Encoder):
 
     def _packed_scores(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """The scores of a padding-free batch, whose head reads each row's first state: (rows, labels)."""
-        hidden = self.encode_packed(inputs, self.max_length, inputs["start"])  # (rows, hidden)
-        scores: Tensor = self._head(inputs_embeds=hidden[:, None]).logits
+        hidden = self.encode_packed(inputs, self.max_length)  # (tokens, hidden)
+        scores: Tensor = self._head(inputs_embeds=hidden[inputs["start"]][:, None]).logits
         return scores
 
     @cached_property

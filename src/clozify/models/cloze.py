@@ -140,8 +140,8 @@ class ClozeModel(Encoder):
         if self.uses_custom_kernels and self.supports_packing and is_half_precision(self.encoder):
             packed = pack(batch, self.tokenizer.pad_id)
             inputs = {name: self.to_device(array) for name, array in packed.arrays.items()}
-            positions = self.to_device(packed.start)[rows] + positions
-            return self.encode_packed(inputs, int(batch.attention_mask.sum(axis=1).max()), positions)
+            hidden = self.encode_packed(inputs, int(batch.attention_mask.sum(axis=1).max()))
+            return hidden[self.to_device(packed.start)[rows] + positions]
         gathered: list[Tensor] = []  # (positions of a pass, hidden) each
         order: list[Tensor] = []
         lengths = batch.attention_mask.sum(axis=1)
@@ -179,7 +179,7 @@ class ClozeModel(Encoder):
         In a padding-free batch `positions` count from the batch's first token.
         """
         if "cu_seqlens" in inputs:
-            return self.encode_packed(inputs, self.max_length, inputs["positions"])
+            return self.encode_packed(inputs, self.max_length)[inputs["positions"]]
         return self.encode_padded(inputs)[inputs["rows"], inputs["positions"]]
 
     def label_scores(self, states: Tensor, words: LabelWords) -> Tensor:
@@ -258,7 +258,7 @@ class ClozeModel(Encoder):
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Within the block, rows are only scored: by a copy of the encoder in bf16, fp8 or int8, the head in float32."""
+        """Within the block, a copy of the encoder in bf16, fp8 or int8 scores rows, the head in float32."""
         trained = self.encoder
         with merged(trained) if self.has_adapter else nullcontext():
             if self.options.scores_in_bf16(self.device):

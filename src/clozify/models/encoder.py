@@ -20,13 +20,12 @@ from torch import Tensor, nn
 from clozify.gpu.attention_mask import accepts_additive_mask, additive_mask
 from clozify.gpu.cuda_graphs import pad_last_axis, padded_width
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
-from clozify.gpu.packing import autocast_disabled, can_gather_early, encode_packed, pack, supports_packing
+from clozify.gpu.packing import autocast_disabled, encode_packed, pack, supports_packing
 from clozify.models.frozen_layers import (
     SplitEncoder,
     compute_states,
     fits_into_memory,
     frozen_parameters,
-    last_attention,
     layer_list,
     quantize_lower,
     split_encoder,
@@ -73,7 +72,6 @@ class Encoder:
         self.tokenizer = PromptTokenizer(tokenizer)
         self.max_length = max_length  # tokens of a row, special ones included
         self.options = options
-        self._gathers_early = False  # whether the last layer runs at the positions that are read alone
         self._split: SplitEncoder | None = None  # in a training with frozen layers
         self._upper: dict[int, Any] = {}  # id of a module -> the module with the upper layers alone
         accepted = inspect.signature(self.encoder.forward).parameters
@@ -114,10 +112,7 @@ class Encoder:
         training = self.model.training
         self.model.eval()
         try:
-            if not self._supports_packing():
-                return False
-            self._gathers_early = self._can_gather_early()
-            return True
+            return self._supports_packing()
         finally:
             self.model.train(training)
 
@@ -206,21 +201,9 @@ class Encoder:
         arrays = {name: pad_last_axis(getattr(batch, name), width, fill.get(name, 0)) for name in self.input_names}
         return arrays, None
 
-    def encode_packed(self, inputs: Mapping[str, Tensor], max_length: int, positions: Tensor) -> Tensor:
-        """The encoder's states at `positions` of a padding-free batch: (positions, hidden).
-
-        Its rows have at most `max_length` tokens.
-        """
-        attention = last_attention(self.encoder) if self._gathers_early else None
-        return encode_packed(self.encoder, inputs, self.has_token_types, max_length, positions, attention)
-
-    def _can_gather_early(self) -> bool:
-        """Whether the last layer of a padding-free batch can run at the positions that are read alone."""
-        encoder = self.model.base_model
-        attention, ids = last_attention(encoder), self.sample_ids(24)
-        return attention is not None and can_gather_early(
-            encoder, attention, self.has_token_types, self.tokenizer.pad_id, ids
-        )
+    def encode_packed(self, inputs: Mapping[str, Tensor], max_length: int) -> Tensor:
+        """The encoder's states of a padding-free batch with rows of at most `max_length` tokens: (tokens, hidden)."""
+        return encode_packed(self.encoder, inputs, self.has_token_types, max_length)
 
     def padded_inputs(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The model's inputs among a padded batch's tensors, the attention mask in a form that a graph can capture."""

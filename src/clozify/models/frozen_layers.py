@@ -62,12 +62,6 @@ def layer_list(encoder: Any) -> tuple[str, nn.ModuleList] | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def last_attention(encoder: Any) -> nn.Module | None:
-    """The attention module of an encoder's last layer; None where there is none."""
-    layers = layer_list(encoder)
-    return None if layers is None else getattr(layers[1][-1], "attention", None)
-
-
 def frozen_parameters(encoder: Any, frozen: int) -> list[nn.Parameter]:
     """The parameters of the embeddings, of the first `frozen` layers, and those that all layers share."""
     layers_by_name = layer_list(encoder)

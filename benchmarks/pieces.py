@@ -8,6 +8,8 @@ steps are compared pairwise: the slowdown is the median over all pairs, and the 
 
     CLOZIFY_YELP=test.csv python benchmarks/pieces.py [--alternations 3] [--steps 125] [--rows 10000] [--minutes 5]
 
+`--scoring fp8` labels in fp8; `--only` names the optimisations to switch off, by default all.
+
 On a CPU, `--shape tiny --steps 75 --rows 64 --alternations 1` tries the script out; nothing is optimised there.
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from scoring import SHAPES, sample
 
 from clozify.config.recipe import load_recipe
 from clozify.gpu.features import FEATURES, without
+from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
 from clozify.methods.score import score_rows
@@ -38,7 +41,9 @@ from clozify.prompts.encode import EncodedRows
 from clozify.training.loop import Monitor, TrainingSetup, seed_everything
 
 WARM_UP = 50  # steps: libraries initialise, kernels are compiled, graphs captured
-TRAINING, LABELLING = sorted(FEATURES), ["fused_layernorm", "packing"]  # the features that each kind of stage uses
+# the features that each kind of stage uses; in fp8 the layer norms are other kernels
+LABELLING = {"bf16": ["fused_layernorm", "packing"], "fp8": ["fp8_scoring", "packing"]}
+TRAINING = sorted(FEATURES - {"fp8_scoring"})
 Features = tuple[str, ...]
 
 
@@ -102,7 +107,7 @@ def training_blocks(train: Callable[[int, Monitor], Any], steps: int) -> list[fl
     return np.diff(times).tolist()
 
 
-def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
+def make_stages(shape: str, rows: int, steps: int, scoring: Literal["bf16", "fp8"]) -> list[Stage]:
     """Load a model and a classifier with random weights, and the rows that they read."""
     torch.manual_seed(0)
     on_gpu = torch.cuda.is_available()
@@ -117,7 +122,7 @@ def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
     sequence_classifier = transformers.RobertaForSequenceClassification(config).to(accelerator.device)
 
     def cloze_model() -> ClozeModel:  # made for every measurement: whether it packs is determined once per object
-        return ClozeModel(masked_lm, tokenizer, shape)
+        return ClozeModel(masked_lm, tokenizer, shape, GpuOptions(scoring=scoring))
 
     def classifier() -> Classifier:
         return Classifier(sequence_classifier, tokenizer, data.task, 256)
@@ -168,7 +173,7 @@ def make_stages(shape: str, rows: int, steps: int) -> list[Stage]:
     return [
         Stage("fine-tuning", "steps/s", 25, TRAINING, fine_tuning),
         Stage("distillation", "steps/s", 25, TRAINING, distillation),
-        Stage("labelling", "rows/s", rows, LABELLING, labelling),
+        Stage("labelling", "rows/s", rows, LABELLING[scoring], labelling),
     ]
 
 
@@ -191,12 +196,15 @@ def main(
     rows: Annotated[int, typer.Option(help="Rows to label.")] = 10_000,
     shape: Annotated[str, typer.Option(help="roberta-large, roberta-base or tiny.")] = "roberta-large",
     minutes: Annotated[float, typer.Option(help="No alternation starts that would end later.")] = 5.0,
+    scoring: Annotated[str, typer.Option(help="What rows are labelled in: bf16 or fp8.")] = "bf16",
+    only: Annotated[str, typer.Option(help="The features to switch off, separated by commas; default: all.")] = "",
     remove_all: Annotated[bool, typer.Option("--remove-all", help="Also measure with all of them off, once.")] = False,
 ) -> None:
     """Print a table of speeds with all optimisations and with each one switched off."""
     began = time.monotonic()
-    stages = make_stages(shape, rows, steps)
+    stages = make_stages(shape, rows, steps, "fp8" if scoring == "fp8" else "bf16")
     for stage in stages:
+        stage.features = [name for name in stage.features if not only or name in only.split(",")]
         stage.measure(())  # not counted: kernels are compiled, and the GPU's clock goes up
     duration = 0.0
     for index in range(alternations):

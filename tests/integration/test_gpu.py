@@ -5,6 +5,7 @@ python -m pytest -m gpu tests/integration/test_gpu.py
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import warnings
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from accelerate import Accelerator
+import transformers
 from torch import nn
 
 from clozify.config.recipe import Mixtext, Uda, load_recipe
@@ -23,6 +25,7 @@ from clozify.data.rows import read_rows
 from clozify.gpu import fallback
 from clozify.gpu.cuda_graphs import CudaGraphRunner
 from clozify.gpu.features import FEATURES, without
+from clozify.gpu.fp8_scoring import MIN_CAPABILITY, round_to_fp8
 from clozify.gpu.fused_linear import fused_linear_layers
 from clozify.gpu.options import GpuOptions
 from clozify.inference.training import train
@@ -284,6 +287,30 @@ def test_the_layernorm_kernels_match_pytorch():
             compare_with_formula(dropout, torch.bfloat16, 0.03, rows, size, "cuda")
     compare_dropout("cuda")
     compare_model("cuda")
+
+
+def test_the_fp8_kernels_match_pytorch():
+    from tests.unit.gpu.test_fp8_scoring import compare_kernels, compare_rounding
+
+    compare_kernels("cuda")
+    compare_rounding("cuda")
+
+
+def test_a_wide_encoder_in_fp8_gives_nearly_the_same_states():
+    """On a GPU without fp8 it is left as it is, with a warning."""
+    torch.manual_seed(0)
+    config = transformers.RobertaConfig(
+        hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8, vocab_size=99
+    )
+    plain = transformers.RobertaModel(config).to("cuda", torch.bfloat16).eval()
+    fp8 = copy.deepcopy(plain)
+    round_to_fp8(fp8)
+    ids = torch.arange(60, device="cuda").view(4, 15) + 5
+    with torch.inference_mode():
+        expected, states = plain(input_ids=ids)[0], fp8(input_ids=ids)[0]
+    has_fp8 = torch.cuda.get_device_capability() >= MIN_CAPABILITY
+    assert bool((states != expected).any()) == has_fp8
+    assert (states - expected).norm() < 0.15 * expected.norm()
 
 
 def test_the_adamw_kernel_matches_pytorch():

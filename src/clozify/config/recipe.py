@@ -113,11 +113,11 @@ class Recipe(Section):
         description="What models are trained and rows scored in; weights are kept in float32. 'auto' is bf16 on a GPU "
         "and float32 on a CPU.",
     )
-    scoring: Literal["float32", "bf16", "int8", "auto"] = Field(
+    scoring: Literal["float32", "bf16", "int8", "fp8", "auto"] = Field(
         "float32",
         description="What members score rows in on a CPU where precision is 'auto', and what frozen layers run in; "
         "'auto' is bf16 where a trial finds it faster and close enough, 'int8' is float32 where the processor does not "
-        "sum 8-bit products exactly.",
+        "sum 8-bit products exactly. 'fp8' is for a GPU, which else scores in bf16; a CPU scores in float32 then.",
     )
     backslashes_to_spaces: bool = Field(False, description="Replace every backslash in the rows by a space.")
     wording: Wording = Wording()

@@ -9,7 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-FEATURES = frozenset({"cuda_graphs", "packing", "master_weights", "flat_adamw", "fused_linear", "fused_layernorm"})
+FEATURES = frozenset(
+    {
+        "cuda_graphs",
+        "packing",
+        "master_weights",
+        "flat_adamw",
+        "fused_linear",
+        "direct_gradients",
+        "fused_layernorm",
+        "fp8_scoring",
+    }
+)
 _disabled: ContextVar[frozenset[str]] = ContextVar("disabled_gpu_features", default=frozenset())
 
 
@@ -25,7 +36,8 @@ def without(*features: str) -> Iterator[None]:
     """Switch features off for models that are loaded, trained and used inside; for benchmarks and tests only.
 
     Whether a model supports packing is determined once, when it is first used. `fused_linear` and `fused_layernorm`
-    need bf16 weights when a model is trained, so `without("master_weights")` switches them off there, too.
+    need bf16 weights when a model is trained, so `without("master_weights")` switches them off there, too, and
+    `direct_gradients` with them.
     """
     if unknown := set(features) - FEATURES:
         raise ValueError(f"There is no GPU feature {sorted(unknown)}; there are {', '.join(sorted(FEATURES))}.")

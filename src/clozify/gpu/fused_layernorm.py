@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from clozify.gpu.direct_gradients import DirectGradients, linear_without_bias
 from clozify.gpu.fallback import warn_fallback
 from clozify.gpu.features import is_enabled
 
@@ -76,18 +76,25 @@ class _DropoutSeeds:
             self.values = torch.randint(2**31, (self.count,), device=self.values.device)
 
 
-def _fused_forward(layer: Any, seeds: _DropoutSeeds, index: int, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
+def _fused_forward(
+    layer: Any,
+    seeds: _DropoutSeeds,
+    index: int,
+    direct: DirectGradients | None,
+    hidden_states: Tensor,
+    input_tensor: Tensor,
+) -> Tensor:
     """The forward pass that replaces an output layer's own."""
     if not hidden_states.dtype == input_tensor.dtype == layer.dense.weight.dtype:  # autocast has to cast
         states: Tensor = type(layer).forward(layer, hidden_states, input_tensor)
         return states
-    x = functional.linear(hidden_states, layer.dense.weight)
+    x = linear_without_bias(hidden_states, layer.dense.weight, direct)
     dropout = layer.dropout.p if layer.training else 0.0
     seed = seeds.values[index]
     return bias_dropout_residual_layernorm(x, layer.dense.bias, input_tensor, layer.LayerNorm, seed, dropout)
 
 
-def _is_output_layer(layer: nn.Module) -> bool:
+def is_output_layer(layer: nn.Module) -> bool:
     """Whether a layer has the submodules and the signature of BERT's output layers."""
     children: dict[str, Any] = dict(layer.named_children())
     if {name: type(child) for name, child in children.items()} != OUTPUT_LAYER:
@@ -119,13 +126,13 @@ def _kernel_matches(layer: Any) -> bool:
         try:
             with torch.no_grad():
                 layer.eval()
-                fused, plain = _fused_forward(layer, seeds, 0, *inputs), type(layer).forward(layer, *inputs)
+                fused, plain = _fused_forward(layer, seeds, 0, None, *inputs), type(layer).forward(layer, *inputs)
             _probe_results[key] = bool((fused - plain).norm() <= MAX_RELATIVE_ERROR * plain.norm())
             if not _probe_results[key]:
                 warn_fallback("fused LayerNorm kernel", f"{type(layer).__name__} computes something else")
             if needs_gradient:
                 layer.train()
-                torch.autograd.grad(_fused_forward(layer, seeds, 0, *inputs).sum(), layer.LayerNorm.weight)
+                torch.autograd.grad(_fused_forward(layer, seeds, 0, None, *inputs).sum(), layer.LayerNorm.weight)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # e.g. Triton is not installed, or there is no C compiler
@@ -137,9 +144,12 @@ def _kernel_matches(layer: Any) -> bool:
 
 
 @contextmanager
-def fused_layernorm(encoder: nn.Module) -> Iterator[None]:
-    """Replace the forward passes of an encoder's output layers on a GPU by the fused kernel."""
-    candidates: list[Any] = list(filter(_is_output_layer, encoder.modules())) if is_enabled("fused_layernorm") else []
+def fused_layernorm(encoder: nn.Module, direct: DirectGradients | None = None) -> Iterator[None]:
+    """Replace the forward passes of an encoder's output layers on a GPU by the fused kernel.
+
+    Gradients of the linear layers' weights are written into the buffers of `direct` where these have room for them.
+    """
+    candidates: list[Any] = list(filter(is_output_layer, encoder.modules())) if is_enabled("fused_layernorm") else []
     layers = [layer for layer in candidates if _is_on_current_gpu(layer) and _kernel_matches(layer)]
     if not layers:
         yield
@@ -147,7 +157,7 @@ def fused_layernorm(encoder: nn.Module) -> Iterator[None]:
     seeds = _DropoutSeeds(len(layers), layers[0].dense.weight.device)
     hook = encoder.register_forward_pre_hook(seeds.draw)
     for index, layer in enumerate(layers):
-        layer.forward = partial(_fused_forward, layer, seeds, index)
+        layer.forward = partial(_fused_forward, layer, seeds, index, direct)
     try:
         yield
     finally:

@@ -19,32 +19,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clozify.gpu.direct_gradients import DirectGradients, concat_views
 from clozify.gpu.features import is_enabled
 
 ROWS = 16_384  # length of the shared vector of ones; a step with more tokens allocates its own
 QKV_NAMES = (("query", "key", "value"), ("q", "k", "v"))  # the layers' names in Transformers' attention modules
 
 
-def concat_views(tensors: Sequence[Tensor]) -> Tensor:
+def concat(tensors: Sequence[Tensor]) -> Tensor:
     """The concatenation of tensors along the first axis: a view where they are contiguous in memory, else a copy."""
-    first, end = tensors[0], tensors[0].storage_offset()
-    for tensor in tensors:
-        same_storage = tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        if not same_storage or tensor.storage_offset() != end:
-            return torch.cat(list(tensors))
-        end += tensor.numel()
-    return first.as_strided((sum(map(len, tensors)), *first.shape[1:]), first.stride())
+    view = concat_views(tensors)
+    return torch.cat(list(tensors)) if view is None else view
 
 
 class _FusedLinear(torch.autograd.Function):
     """y1, y2, ... = x (W1, W2, ...)^T + (b1, b2, ...); the gradient of all biases is G^T 1."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ones: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, x: Tensor, ones: Tensor, direct: DirectGradients | None, *parameters: Tensor
+    ) -> tuple[Tensor, ...]:
         weights, biases = parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]
         ctx.save_for_backward(x, ones, *weights)
+        ctx.parameters, ctx.direct = (weights, biases), direct
         ctx.sizes = [len(weight) for weight in weights]
-        y = functional.linear(x, concat_views(weights), concat_views(biases))
+        y = functional.linear(x, concat(weights), concat(biases))
         return tuple(torch.unsafe_split_with_sizes(y, ctx.sizes, dim=-1))  # some attentions change them in place
 
     @staticmethod
@@ -53,8 +52,11 @@ class _FusedLinear(torch.autograd.Function):
         grad_y = gradients[0] if len(gradients) == 1 else torch.cat(gradients, dim=-1)
         rows = grad_y.flatten(0, -2)  # (tokens, out)
         ones = ones[: len(rows)] if len(rows) <= len(ones) else ones.new_ones(len(rows))
-        grad_weights, grad_biases = (rows.T @ x.flatten(0, -2)).split(ctx.sizes), (rows.T @ ones).split(ctx.sizes)
-        return grad_y @ concat_views(weights), None, *grad_weights, *grad_biases
+        tokens = x.flatten(0, -2)  # (tokens, in)
+        if ctx.direct is not None and ctx.direct.write(*ctx.parameters, rows, tokens, ones):
+            return grad_y @ concat(weights), *[None] * (2 + 2 * len(weights))
+        grad_weights, grad_biases = (rows.T @ tokens).split(ctx.sizes), (rows.T @ ones).split(ctx.sizes)
+        return grad_y @ concat(weights), None, None, *grad_weights, *grad_biases
 
 
 class _SharedInputLayers:
@@ -63,8 +65,8 @@ class _SharedInputLayers:
     If they turn out to be called with different inputs (cross-attention), each computes its own output from then on.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], ones: Tensor) -> None:
-        self.layers, self.ones = layers, ones
+    def __init__(self, layers: Sequence[nn.Linear], ones: Tensor, direct: DirectGradients | None) -> None:
+        self.layers, self.ones, self.direct = layers, ones, direct
         self.separate = False
         self.x: Tensor | None = None
         self.pending: dict[int, Tensor] = {}  # layer index -> output that has not been requested yet
@@ -88,7 +90,7 @@ class _SharedInputLayers:
 
     def _compute(self, x: Tensor, layers: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
         parameters = [layer.weight for layer in layers] + [layer.bias for layer in layers]
-        outputs: tuple[Tensor, ...] = _FusedLinear.apply(x, self.ones, *parameters)  # type: ignore[no-untyped-call]
+        outputs: tuple[Tensor, ...] = _FusedLinear.apply(x, self.ones, self.direct, *parameters)  # type: ignore[no-untyped-call]
         return outputs
 
 
@@ -112,8 +114,11 @@ def group_layers(module: nn.Module) -> list[list[nn.Linear]]:
 
 
 @contextmanager
-def fused_linear_layers(module: nn.Module) -> Iterator[None]:
-    """Replace the forward passes of a module's trained linear layers by fused ones."""
+def fused_linear_layers(module: nn.Module, direct: DirectGradients | None = None) -> Iterator[None]:
+    """Replace the forward passes of a module's trained linear layers by fused ones.
+
+    Gradients are written into the buffers of `direct` where these have room for them.
+    """
     groups = group_layers(module) if is_enabled("fused_linear") else []
     if not groups:
         yield
@@ -121,7 +126,7 @@ def fused_linear_layers(module: nn.Module) -> Iterator[None]:
     weight = groups[0][0].weight
     ones = torch.ones(ROWS, dtype=weight.dtype, device=weight.device)
     for layers in groups:
-        shared = _SharedInputLayers(layers, ones)
+        shared = _SharedInputLayers(layers, ones, direct)
         for index, layer in enumerate(layers):
             layer.forward = partial(shared.forward, index)  # type: ignore[method-assign]
     try:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from clozify.config.recipe import Training
+from clozify.gpu.direct_gradients import DirectGradients
 from clozify.gpu.features import is_enabled
 from clozify.gpu.flat_adamw import FlatAdamW, FlatBuffer, flat_layout
 
@@ -33,6 +34,7 @@ class MasterWeights:
         self.parameters = list(encoder.parameters()) if usable and is_enabled("master_weights") else []
         self.float32: dict[nn.Parameter, Tensor] = {}  # parameter -> its master weight
         self.gradient_views: dict[nn.Parameter, Tensor] = {}  # parameter -> its slice of a buffer's gradients
+        self.direct_gradients = DirectGradients(self.gradient_views)
         self.optimizers: list[FlatAdamW] = []  # one for the parameters with a gradient in the first step, one for later
         self.learning_rate = 0.0
 
@@ -64,9 +66,7 @@ class MasterWeights:
         gradients = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
         if new := [parameter for parameter in gradients if parameter not in self.gradient_views]:
             self.optimizers.append(self._flatten(new))
-        torch._foreach_copy_([self.gradient_views[parameter] for parameter in gradients], list(gradients.values()))
-        for parameter in self.gradient_views.keys() - gradients.keys():
-            self.gradient_views[parameter].zero_()
+        self._collect(gradients)
         buffers = [buffer for optimizer in self.optimizers for buffer in optimizer.buffers]
         scale = torch.ones_like(buffers[0].weights[0])
         if self.settings.max_grad_norm:
@@ -77,6 +77,17 @@ class MasterWeights:
                 torch._foreach_mul_(head_gradients, scale)
         for optimizer in self.optimizers:
             optimizer.step(scale)
+
+    def _collect(self, gradients: dict[nn.Parameter, Tensor]) -> None:
+        """Copy these gradients into the buffers, where the backward pass has not written them already."""
+        written = self.direct_gradients.take_written()
+        copied, added = ([p for p in gradients if (p in written) == twice] for twice in (False, True))
+        if copied:
+            torch._foreach_copy_([self.gradient_views[p] for p in copied], [gradients[p] for p in copied])
+        if added:
+            torch._foreach_add_([self.gradient_views[p] for p in added], [gradients[p] for p in added])
+        for parameter in self.gradient_views.keys() - gradients.keys() - written:
+            self.gradient_views[parameter].zero_()
 
     def _flatten(self, parameters: list[nn.Parameter]) -> FlatAdamW:
         """Move parameters and their master weights into flat buffers, one with and one without weight decay."""

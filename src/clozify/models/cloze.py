@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from clozify.config.sections import Adapter
 from clozify.errors import ModelError
+from clozify.gpu.fp8_scoring import round_to_fp8
 from clozify.gpu.fused_layernorm import fused_layernorm
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import is_half_precision, pack
@@ -271,11 +272,13 @@ class ClozeModel(Encoder):
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Within the block, rows are only scored: in bf16 or int8 by a copy of the encoder, the head in float32."""
+        """Within the block, a copy of the encoder in bf16, fp8 or int8 scores rows, the head in float32."""
         trained = self.encoder
         with merged(trained) if self.has_adapter else nullcontext():
             if self.options.scores_in_bf16(self.device):
                 self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
+                if self.options.scores_in_fp8(self.device):
+                    round_to_fp8(self.encoder)
             elif self.options.scores_in_int8(self.device):
                 self.encoder = quantized(trained)
             try:

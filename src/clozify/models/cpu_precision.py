@@ -76,6 +76,9 @@ def choose_precision(recipe: Recipe, model: str | Path, device: str, notes: list
     requested = recipe.scoring if recipe.precision == "auto" else recipe.precision
     if device != "cpu" or requested == "float32":
         return recipe
+    if requested == "fp8":
+        notes.append("fp8 is for GPUs: rows are scored in float32.")
+        return recipe.model_copy(update={"scoring": "float32"})
     if requested == "int8":
         if not sums_exactly():
             notes.append("This processor does not sum 8-bit products exactly: rows are scored in float32.")

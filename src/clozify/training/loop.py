@@ -215,8 +215,8 @@ def _captured_stepper(
                 return loss
 
             with (
-                fused_linear_layers(fused),
-                fused_layernorm(fused),
+                fused_linear_layers(fused, master.direct_gradients),
+                fused_layernorm(fused, master.direct_gradients),
                 CudaGraphRunner(module, captured, update, _autocast(module, bf16)).side_stream() as runner,
             ):
                 yield _Stepper(step, master.state_dict, master.load_state_dict)

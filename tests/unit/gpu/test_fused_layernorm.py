@@ -11,7 +11,7 @@ import transformers
 from torch.nn import functional
 
 from clozify.gpu import fused_layernorm as module
-from clozify.gpu.fused_layernorm import _is_output_layer, bias_dropout_residual_layernorm, fused_layernorm
+from clozify.gpu.fused_layernorm import bias_dropout_residual_layernorm, fused_layernorm, is_output_layer
 
 TINY = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
 
@@ -32,7 +32,7 @@ def test_output_layers_are_recognised_by_their_structure(kind, expected):
     """Two per layer; MPNet's attention and DistilBERT's sublayers are built differently and are not replaced."""
     settings = TINY | ({"dim": 24, "hidden_dim": 40, "n_layers": 2, "n_heads": 2} if kind == "distilbert" else {})
     model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(kind, **settings))
-    assert sum(map(_is_output_layer, model.modules())) == expected
+    assert sum(map(is_output_layer, model.modules())) == expected
 
 
 def test_a_model_on_the_cpu_stays_as_it_is():

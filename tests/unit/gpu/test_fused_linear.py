@@ -9,7 +9,7 @@ from torch import nn
 
 from clozify.gpu import fused_linear
 from clozify.gpu.flat_adamw import flat_layout
-from clozify.gpu.fused_linear import concat_views, fused_linear_layers, group_layers
+from clozify.gpu.fused_linear import concat, fused_linear_layers, group_layers
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4), (2, 3, 4)])
@@ -130,12 +130,12 @@ def test_contiguous_weights_are_not_copied():
     """A copy in every step would cost what the larger product saves."""
     module = Attention(("query", "key", "value"), (128,) * 3)
     weights = [module.query.weight, module.key.weight, module.value.weight]
-    assert concat_views(weights).data_ptr() != weights[0].data_ptr()
+    assert concat(weights).data_ptr() != weights[0].data_ptr()
     flatten(module)
-    assert concat_views(weights).data_ptr() == weights[0].data_ptr()
-    assert torch.equal(concat_views(weights), torch.cat(weights))
-    assert concat_views(weights[1:]).data_ptr() == weights[1].data_ptr()
-    assert torch.equal(concat_views(weights[::-1]), torch.cat(weights[::-1]))
+    assert concat(weights).data_ptr() == weights[0].data_ptr()
+    assert torch.equal(concat(weights), torch.cat(weights))
+    assert concat(weights[1:]).data_ptr() == weights[1].data_ptr()
+    assert torch.equal(concat(weights[::-1]), torch.cat(weights[::-1]))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "mpnet"])

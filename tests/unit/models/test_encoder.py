@@ -75,3 +75,20 @@ def test_precision_decides_training_and_scoring_and_scoring_only_a_cpu_s_scores(
     assert options.trains_in_bf16(device) == trains
     assert options.scores_in_bf16(device) == scores
     assert ("kernels" in options.numerics(device)) == (device == "cuda")
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "expected"),
+    [
+        ([], "cuda", "bf16"),
+        (["scoring=fp8"], "cuda", "fp8"),
+        (["scoring=fp8", "kernels=torch"], "cuda", "bf16"),
+        (["scoring=fp8", "precision=float32"], "cuda", "float32"),
+        (["scoring=fp8", "precision=bf16"], "cuda", "bf16"),
+        (["scoring=fp8"], "cpu", "float32"),
+    ],
+)
+def test_fp8_is_for_scores_on_a_gpu_and_part_of_a_job_s_key(settings, device, expected):
+    options = GpuOptions.from_recipe(load_recipe("paper", settings))
+    assert options.scores_in_fp8(device) == (expected == "fp8")
+    assert options.numerics(device)["scoring"] == expected

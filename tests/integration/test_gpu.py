@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from accelerate import Accelerator
 import transformers
+from accelerate import Accelerator
 from torch import nn
 
 from clozify.config.recipe import Mixtext, Uda, load_recipe

@@ -80,13 +80,11 @@ def read(name: str, size: int, seed: int, held_out: bool) -> tuple[Rows, Rows, R
     return few, unlabeled.excluding(few, test), test
 
 
-def set_coverage(held_out: list[float], probabilities: NDArray[Any], truth: NDArray[Any]) -> tuple[float, float]:
-    """How often split-conformal sets hold the true label, and how many labels they have."""
-    ordered = sorted(held_out)
-    index = int(np.floor((1 - LEVEL) * (len(ordered) + 1))) - 1
-    threshold = ordered[index] if index >= 0 else 0.0
-    sets = probabilities >= threshold
-    sets[np.arange(len(sets)), probabilities.argmax(axis=1)] = True
+def set_coverage(probabilities: NDArray[Any], threshold: float, truth: NDArray[Any]) -> tuple[float, float]:
+    """How often prediction sets hold the true label, and how many labels they have."""
+    from clozify.methods.conformal import prediction_sets
+
+    sets = prediction_sets(probabilities, threshold)
     return float(sets[np.arange(len(truth)), truth].mean()), float(sets.sum(axis=1).mean())
 
 
@@ -113,7 +111,7 @@ def measure(rows: tuple[Rows, Rows, Rows], folder: Path, settings: list[str], me
     ensemble = json.loads((folder / "ensemble.json").read_text())
     members = [np.load(folder / "members" / member["member"] / "test.npy") for member in ensemble["weights"]]
     combined = np.average(members, axis=0, weights=[member["weight"] for member in ensemble["weights"]])
-    coverage, size = set_coverage(reliability.true_probability, probabilities, test.labels)
+    coverage, size = set_coverage(probabilities, reliability.set_threshold(LEVEL), test.labels)
     return {
         "accuracy": metrics.classifier.accuracy,
         "raw error": calibration_error(test.labels, raw.probabilities(scores)),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from clozify.data.decision import Decision
 from clozify.data.predictions import Answers, PredictedChunk
 from clozify.errors import RunError
-from clozify.methods.conformal import fewest_rows, prediction_sets, set_threshold
+from clozify.methods.conformal import fewest_rows, prediction_sets
 from clozify.methods.scope import Scope
 from clozify.methods.selective import (
     OperatingPoint,
@@ -240,7 +240,7 @@ def _set_threshold(reliability: Reliability, level: float) -> float:
             f"Prediction sets of the level {level:g} take {fewest:,} held-out labelled rows or more, and the run has "
             f"{reliability.rows:,}; ask for a lower level, or label more rows and train again."
         )
-    return set_threshold(np.asarray(reliability.true_probability), level)
+    return reliability.set_threshold(level)
 
 
 def _max_score(scope: Scope, rejected: float, source: str) -> float:

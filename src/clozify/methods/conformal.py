@@ -9,7 +9,15 @@ With several labels a row, p is the lowest probability of its true labels, 1 for
 true labels with the same probability. It always has the predicted labels, and is empty where none comes near.
 
 The held-out rows were scored by models that were trained without them, so on fewer rows than the model that the sets
-are for; that model is a little better, and its sets contain the true label a little more often.
+are for, and a classifier that is distilled from such models has other probabilities than they: with the threshold above
+its sets contain the true label too often (benchmarks/RESULTS.md). Where its probabilities of unlabelled rows are known,
+its threshold t is therefore
+
+    log t = (n log t_n + m log t_u) / (n + m),   sum over labels of p(l | x) [p(l | x) >= t_u] = level on average,
+
+where t_u is what the calibrated classifier itself expects, counted as m = 50 rows, and t_n is between the two held-out
+values next to the rank (1 - level) (n + 1) / f; errors of k folds' models are larger by 1 / f = (k / (k - 1))^0.2. This
+is an estimate, without the guarantee above.
 """
 
 from __future__ import annotations
@@ -19,6 +27,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from clozify.methods.reliability import LEARNING_CURVE
+
+EXPECTED_ROWS = 50  # m
+LEVELS = np.round(np.arange(0.5, 0.995, 0.01), 2)  # that t_u is computed for
 
 
 def fewest_rows(level: float) -> int:
@@ -31,6 +44,25 @@ def set_threshold(true_probability: NDArray[Any], level: float) -> float:
     count = len(true_probability)
     rank = math.floor((1 - level) * (count + 1) + 1e-9)  # the k-th smallest
     return 0.0 if rank < 1 else float(np.sort(true_probability)[rank - 1])
+
+
+def expected_thresholds(probabilities: NDArray[Any]) -> NDArray[np.float64]:
+    """t_u at each of `LEVELS`, from a classifier's probabilities of unlabelled rows, (rows, labels)."""
+    descending = np.sort(probabilities, axis=None)[::-1].astype(np.float64)
+    coverage = np.cumsum(descending) / len(probabilities)  # of sets whose threshold is that probability
+    index = np.searchsorted(coverage, LEVELS - 1e-9)
+    return np.asarray(descending[np.minimum(index, len(descending) - 1)])
+
+
+def classifier_threshold(
+    true_probability: NDArray[Any], level: float, folds: int, expected: NDArray[np.floating[Any]]
+) -> float:
+    """t: the lowest probability of a label in a classifier's set; `expected` is t_u at each of `LEVELS`."""
+    count = len(true_probability)
+    rank = (1 - level) * (count + 1) * (folds / (folds - 1)) ** LEARNING_CURVE
+    held_out = np.interp(rank, np.arange(count + 1), [0.0, *np.sort(true_probability)])
+    logs = np.log(np.maximum([held_out, np.interp(level, LEVELS, expected)], np.finfo(np.float64).tiny))
+    return float(np.exp(np.average(logs, weights=[count, EXPECTED_ROWS])))
 
 
 def prediction_sets(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from clozify.data.decision import Decision
+from clozify.methods.conformal import expected_thresholds
 from clozify.methods.ensemble import Ensemble, combine_scores
 from clozify.methods.label_set_reliability import HeldOutLabelSets, estimate_label_sets
 from clozify.methods.reliability import (
@@ -109,7 +110,9 @@ def calibrate_classifier(
     estimate = estimate_accuracy(held_out, probabilities.mean(axis=0))
     target = target_confidence(estimate, float(probabilities.max(axis=-1).mean()))
     temperature = match_confidence(unlabeled_scores, target)
-    return _reliability(held_out, estimate, temperature, match_confidence(held_out.scores, target))
+    reliability = _reliability(held_out, estimate, temperature, match_confidence(held_out.scores, target))
+    calibrated = softmax(unlabeled_scores.astype(np.float64) / temperature, axis=-1)
+    return reliability.model_copy(update={"expected_thresholds": expected_thresholds(calibrated).tolist()})
 
 
 def _reliability(

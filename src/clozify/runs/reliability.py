@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from clozify.methods.conformal import LEVELS, classifier_threshold, set_threshold
 from clozify.runs.metrics import AccuracyMetrics
 from clozify.utils.checked_files import read_record
 
@@ -25,12 +26,23 @@ class Reliability(AccuracyMetrics):
     confidence: list[float]
     correct: list[bool]  # whether that label, or all of the row's labels, are right
     true_probability: list[float]  # the calibrated probability of the true label, of several the lowest; 1 without any
+    # of a classifier with unlabelled rows: thresholds at which it expects its prediction sets to reach each level
+    expected_thresholds: list[float] = []
 
     @model_validator(mode="after")
     def _same_lengths(self) -> Reliability:
         if not self.rows == len(self.confidence) == len(self.correct) == len(self.true_probability):
             raise ValueError("confidence, correct and true_probability need a value for each of the rows")
+        if len(self.expected_thresholds) not in (0, len(LEVELS)):
+            raise ValueError(f"expected_thresholds needs {len(LEVELS)} values, or none")
         return self
+
+    def set_threshold(self, level: float) -> float:
+        """The lowest probability of a label in a prediction set of this level."""
+        values = np.asarray(self.true_probability)
+        if not self.expected_thresholds or level > LEVELS[-1] or level < LEVELS[0]:
+            return set_threshold(values, level)
+        return classifier_threshold(values, level, self.folds, np.asarray(self.expected_thresholds))
 
     @property
     def confidences(self) -> NDArray[np.float64]:

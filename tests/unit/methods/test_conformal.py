@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from clozify.methods.conformal import fewest_rows, prediction_sets, set_threshold
+from clozify.methods.conformal import (
+    LEVELS,
+    classifier_threshold,
+    expected_thresholds,
+    fewest_rows,
+    prediction_sets,
+    set_threshold,
+)
 
 
 def naive_threshold(values, level):
@@ -47,3 +54,36 @@ def test_sets_contain_the_true_label_as_often_as_asked():
         sets = prediction_sets(probabilities[50:], set_threshold(true[:50], 0.9))
         hits.append(sets[np.arange(500), labels[50:]].mean())
     assert 0.895 < np.mean(hits) < 0.92
+
+
+def test_expected_thresholds_reach_their_levels_by_the_probabilities_themselves():
+    probabilities = np.random.default_rng(0).dirichlet([0.5] * 5, size=400)
+    thresholds = expected_thresholds(probabilities)
+    assert (np.diff(thresholds) <= 0).all()
+    for level, threshold in zip(LEVELS, thresholds, strict=True):
+        kept = np.where(probabilities >= threshold, probabilities, 0).sum(axis=1).mean()
+        assert level - 1e-6 <= kept < level + 1 / 400 + 1e-6
+
+
+def test_a_classifiers_threshold_is_between_the_held_out_rows_and_its_own():
+    """The formula written out: rank 5.1 x (3/2)^0.2 = 5.53 of 50 values, and 50 rows for the classifier's own."""
+    values, expected = np.linspace(0.02, 1.0, 50), np.full(len(LEVELS), 0.3)
+    rank = 0.1 * 51 * 1.5**0.2
+    held_out = 0.02 * rank  # the values are 0.02, 0.04, ...
+    assert classifier_threshold(values, 0.9, 3, expected) == pytest.approx(np.sqrt(held_out * 0.3))
+    few = values[4::5]  # ten values count less than the classifier's own
+    assert 0.2 < classifier_threshold(few, 0.9, 3, expected) < 0.3
+
+
+def test_a_calibrated_classifiers_sets_contain_the_true_label_as_often_as_asked():
+    """Held-out rows of weaker models: their probabilities are mixed with noise, as folds' models are less sure."""
+    rng, hits = np.random.default_rng(1), []
+    for _ in range(200):
+        probabilities = rng.dirichlet([0.4] * 5, size=650)
+        labels = (probabilities.cumsum(axis=1) < rng.uniform(size=(650, 1))).sum(axis=1).clip(max=4)
+        rows = np.arange(650)
+        weaker = 0.95 * probabilities[rows, labels] + 0.01
+        expected = expected_thresholds(probabilities[50:150])
+        sets = prediction_sets(probabilities[150:], classifier_threshold(weaker[:50], 0.9, 3, expected))
+        hits.append(sets[np.arange(500), labels[150:]].mean())
+    assert 0.88 < np.mean(hits) < 0.92

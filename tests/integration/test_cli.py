@@ -36,7 +36,7 @@ def run(capsys, monkeypatch, builtin):
     from clozify import cli
     from clozify.config.recipe import Generative
     from clozify.inference import zero_shot
-    from clozify.models import cloze
+    from clozify.models import cloze, language_model
     from clozify.pipeline import find_words
 
     load = cloze.load_model
@@ -45,7 +45,7 @@ def run(capsys, monkeypatch, builtin):
         assert generative in (None, Generative())
         return builtin if name == "builtin" and not args and not settings else load(name, *args, **settings)
 
-    for module in (cloze, zero_shot, find_words):
+    for module in (cloze, language_model, zero_shot, find_words):
         monkeypatch.setattr(module, "load_model", load_once)
 
     def command(*words: str):

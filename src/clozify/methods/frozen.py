@@ -164,8 +164,8 @@ def choose_penalty(
     is a default. Of many labels some are taken with their rows, since the time of a fit grows with their square.
     """
     if labels.ndim == 2:
-        rows = np.linspace(0, len(labels) - 1, min(len(labels), MAX_HELD_OUT)).astype(np.int64)
-        features, labels, offsets = features[rows], labels[rows], offsets[rows]
+        spaced = np.linspace(0, len(labels) - 1, min(len(labels), MAX_HELD_OUT)).astype(np.int64)
+        features, labels, offsets = features[spaced], labels[spaced], offsets[spaced]
         return _best_penalty(features, labels, offsets, split_folds(labels, FOLDS, seed=0))
     if offsets.shape[1] > MANY_LABELS:
         chosen = np.unique(labels)

@@ -95,7 +95,7 @@ def find_label_set_errors(probabilities: NDArray[np.float64], targets: NDArray[n
         of_label = probabilities[:, label]
         is_wrong[:, label] = find_label_errors(np.stack([1 - of_label, of_label], axis=1), targets[:, label]).is_error
     own = np.where(targets == 1, probabilities, 1 - probabilities)  # of each answer
-    is_error = is_wrong.any(axis=1)
+    is_error: NDArray[np.bool_] = np.asarray(is_wrong.any(axis=1))
     lowest = np.where(is_error, np.where(is_wrong, own, np.inf).min(axis=1), own.min(axis=1))
     return LabelErrors(
         order=np.lexsort((lowest, ~is_error)),

@@ -64,8 +64,8 @@ class ServedModel:
             if self.abstainer.scope is None:
                 return combined
             folder = self._finished.ensemble_members.scope_folder
-            states = next(member for member in self._members if member.folder == folder).states(rows)
-            return np.column_stack([combined, self.abstainer.scope.scores(states)])
+            of_member = next(member for member in self._members if member.folder == folder).states(rows)
+            return np.column_stack([combined, self.abstainer.scope.scores(of_member)])
         cleaned = {
             field: clean_texts(pa.array(column, pa.large_string()), self.task) for field, column in texts.items()
         }

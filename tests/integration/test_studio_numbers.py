@@ -157,7 +157,7 @@ def test_doubtful_labels_are_those_of_the_audit_and_can_be_corrected(studio, tin
     assert [(row.row, row.label, row.suggestion) for row in found.rows] == [
         (labeled[error.row.row - 1], error.row.label, error.suggestion) for error in audited.label_errors
     ]
-    assert (found.searched, found.found) == (16, len(audited.label_errors))
+    assert (found.searched, found.total) == (16, len(audited.label_errors))
     assert project.label_help.doubtful(project.draft) is found
     row = found.rows[0].row if found.rows else labeled[0]
     before = project.data.label_indices(project.draft, [row])[0]

@@ -84,8 +84,8 @@ def _describe_paired(run: Compared, first: Compared, metric: str, paired: Differ
         size = f"no better or worse {than}"
     else:
         size = f"{abs(points):.1f} points of {metric} {'better' if points > 0 else 'worse'} {than}"
-    chance = "that is more than chance" if paired.significant else "that may be chance"
-    return f"'{run.name}' is {size}: {chance}."
+    verdict = "that is more than chance" if paired.significant else "that may be chance"
+    return f"'{run.name}' is {size}: {verdict}."
 
 
 def format_p(p_value: float) -> str:

@@ -208,7 +208,8 @@ def show_findings(console: Console, findings: Findings) -> None:
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """Print several runs, one a line, and for each whether its difference to the first may be chance."""
-    table = Table("run", "method", box=None, pad_edge=False)
+    table = Table("run", box=None, pad_edge=False)
+    table.add_column("method", no_wrap=True)
     for name in ("labelled", "accuracy", "macro-F1", "against the first"):
         table.add_column(name, justify="right")
     for run in comparison.runs:

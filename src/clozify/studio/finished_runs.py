@@ -22,7 +22,7 @@ from clozify.errors import ClozifyError, DataError
 from clozify.inference.abstaining import Abstainer, AbstainOptions
 from clozify.inference.explain import Explanations, explain
 from clozify.inference.finished_run import FinishedRun
-from clozify.inference.scope import classifier_scope, probabilities_and_scope
+from clozify.inference.scope import load_run_scope, probabilities_and_scope
 from clozify.report.format import percent
 from clozify.studio.run_numbers import RunNumbers, read_numbers
 from clozify.studio.runs import RUNS_FOLDER, StudioRun
@@ -110,7 +110,7 @@ class FinishedRuns:
         """Whether the run can say that a text is out of scope."""
         finished = self._open(run)
         try:
-            classifier_scope(finished.classifier, finished.folder)
+            load_run_scope(finished)
         except ClozifyError:
             return False
         return True
@@ -136,7 +136,7 @@ class FinishedRuns:
         if self._scored is None or self._scored[0] != key:
             finished = self._open(run)
             rows = make_rows({name: [text] for name, text in texts.items()}, finished.task, "the text")
-            scope = classifier_scope(finished.classifier, finished.folder) if self.has_scope(run) else None
+            scope = load_run_scope(finished) if self.has_scope(run) else None
             (probabilities,), scores = probabilities_and_scope(finished, rows, scope)
             self._scored = key, _ScoredText(probabilities, scores)
         return self._scored[1]

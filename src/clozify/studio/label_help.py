@@ -38,7 +38,7 @@ class DoubtfulLabels:
     """The likeliest label errors, the likeliest first."""
 
     rows: list[DoubtfulLabel]
-    found: int  # with those that are not listed
+    total: int  # with those that are not listed
     searched: int
     notes: list[str]
 
@@ -100,10 +100,10 @@ class LabelHelp:
             for error in result.label_errors
         ]
         notes = [note.replace("--max-rows", "clozify audit --max-rows") for note in result.notes]
-        found = DoubtfulLabels(rows[:MAX_DOUBTFUL], len(rows), result.data[0].scored, notes)
+        doubtful = DoubtfulLabels(rows[:MAX_DOUBTFUL], len(rows), result.data[0].scored, notes)
         with self._lock:
-            self._doubtful = key, found
-        return found
+            self._doubtful = key, doubtful
+        return doubtful
 
     def next_labels(self, draft: TaskDraft) -> NextLabels | None:
         """The last suggestions, while the same file is loaded and the task has the same fields and labels."""
@@ -128,9 +128,9 @@ class LabelHelp:
             notes = list(suggestions.warnings)
             if elsewhere := len(ids) - len(rows):
                 notes.append(f"{elsewhere:,} more rows to label are not in the loaded file; load theirs to label them.")
-            found = NextLabels(run.number, suggestions.outlook.sentences, rows, notes)
-            self._next = self._key(draft), found
-            return found
+            next_labels = NextLabels(run.number, suggestions.outlook.sentences, rows, notes)
+            self._next = self._key(draft), next_labels
+            return next_labels
 
     def _match(self, draft: TaskDraft, source: str, ids: Sequence[int]) -> dict[int, int]:
         """Position in `ids`, which are rows of a file -> the index of the first row of the data with the same text."""

@@ -84,13 +84,13 @@ def _draw_next_labels(project: Project) -> None:
                 _try(lambda: project.label_help.suggest(project.draft, run), "suggestion problems")
         if problems := st.session_state.get("suggestion problems"):
             st.html(render.problem(problems))
-        found = project.label_help.next_labels(project.draft)
-        if found is None:
+        next_labels = project.label_help.next_labels(project.draft)
+        if next_labels is None:
             return
-        st.html(render.success(found.sentences))
-        if found.notes:
-            st.html(render.note(found.notes))
-        remarks = {row.row: f"predicted so far by run {found.run}: {row.prediction}" for row in found.rows}
+        st.html(render.success(next_labels.sentences))
+        if next_labels.notes:
+            st.html(render.note(next_labels.notes))
+        remarks = {row.row: f"predicted so far by run {next_labels.run}: {row.prediction}" for row in next_labels.rows}
         _draw_rows(project, list(remarks), "suggested row", remarks)
 
 
@@ -113,22 +113,22 @@ def _draw_doubtful_labels(project: Project) -> None:
                 _try(lambda: project.label_help.find_doubtful(draft), "audit problems")
         if problems := st.session_state.get("audit problems"):
             st.html(render.problem(problems))
-        found = project.label_help.doubtful(draft)
-        if found is None:
+        doubtful = project.label_help.doubtful(draft)
+        if doubtful is None:
             return
-        st.html(render.note([_summary(found), *found.notes]))
-        remarks = {row.row: _doubt(row) for row in found.rows}
+        st.html(render.note([_summary(doubtful), *doubtful.notes]))
+        remarks = {row.row: _doubt(row) for row in doubtful.rows}
         _draw_rows(project, list(remarks), "doubtful row", remarks)
 
 
-def _summary(found: DoubtfulLabels) -> str:
+def _summary(doubtful: DoubtfulLabels) -> str:
     """How many labels may be wrong, and what to do."""
-    if not found.found:
-        return f"None of {found.searched:,} labelled rows seems to have a wrong label."
-    listed = f", of which the first {len(found.rows):,} are listed" if len(found.rows) < found.found else ""
+    if not doubtful.total:
+        return f"None of {doubtful.searched:,} labelled rows seems to have a wrong label."
+    listed = f", of which the first {len(doubtful.rows):,} are listed" if len(doubtful.rows) < doubtful.total else ""
     return (
-        f"{found.found:,} of {found.searched:,} labelled rows may have a wrong label{listed}: look at them, the first "
-        "ones first; the last ones are often right, but hard to decide."
+        f"{doubtful.total:,} of {doubtful.searched:,} labelled rows may have a wrong label{listed}: look at them, the "
+        "first ones first; the last ones are often right, but hard to decide."
     )
 
 

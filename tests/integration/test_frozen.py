@@ -66,7 +66,8 @@ def test_a_finished_run_predicts_what_it_measured(run, files):
     evaluation = clozify.evaluate(files / "run", files / "test.csv")
     assert evaluation.accuracy == pytest.approx(metrics["ensemble"]["accuracy"])
     members = json.loads((files / "run" / "ensemble.json").read_text())["weights"]
-    assert not list((files / "run" / "members").glob("*/model/*.safetensors"))
+    saved = {path.name for path in (files / "run" / "members").glob("*/model/*.safetensors")}
+    assert saved == {"scope.safetensors"}  # no weights, but reference rows of the out-of-scope score
     scores = [np.load(files / "run" / "members" / member["member"] / "test.npy") for member in members]
     weights = np.array([member["weight"] for member in members])
     expected = np.tensordot(weights / weights.sum(), scores, 1)

@@ -73,7 +73,9 @@ class Fp8Linear(nn.Module):
         values, scales = quantize(torch.cat([layer.weight.detach() for layer in layers]))
         self.register_buffer("weight", values)
         self.register_buffer("scales", scales.T.contiguous())
-        biases = [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
+        biases: list[Tensor] = [
+            layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers
+        ]
         self.register_buffer("bias", torch.cat(biases).detach())
         self.last = last
 
@@ -164,14 +166,12 @@ def is_gelu_layer(layer: Any) -> bool:
 def _round_layers(encoder: nn.Module) -> None:
     """Replace an encoder's wide linear layers, in place."""
     last = _LastRounded()
-    blocks = [
-        (block.intermediate, block.output)
-        for block in encoder.modules()
-        if hasattr(block, "intermediate") and is_output_layer(getattr(block, "output", nn.Identity()))
-    ]
-    gelu_layers = [one for one, other in blocks if is_gelu_layer(one) and _is_wide(one.dense) and _is_wide(other.dense)]
-    output_layers = [layer for layer in encoder.modules() if is_output_layer(layer) and _is_wide(layer.dense)]
-    for parent in list(encoder.modules()):
+    modules: list[Any] = list(encoder.modules())
+    output_layers = [layer for layer in modules if is_output_layer(layer) and _is_wide(layer.dense)]
+    blocks = [block for block in modules if getattr(block, "output", None) in output_layers]
+    candidates: list[Any] = [getattr(block, "intermediate", None) for block in blocks]
+    gelu_layers = [layer for layer in candidates if is_gelu_layer(layer) and _is_wide(layer.dense)]
+    for parent in modules:
         for names in QKV_NAMES:
             layers: list[Any] = [getattr(parent, name, None) for name in names]
             if all(map(_is_wide, layers)) and len({layer.in_features for layer in layers}) == 1:
@@ -180,7 +180,7 @@ def _round_layers(encoder: nn.Module) -> None:
                     setattr(parent, name, _SharedOutput(shared, index))
         for name, layer in list(parent.named_children()):
             if _is_wide(layer):
-                setattr(parent, name, Fp8Linear([layer], last))  # type: ignore[list-item]
+                setattr(parent, name, Fp8Linear([layer], last))
     for layer in gelu_layers:
         layer.forward = partial(_intermediate_forward, layer, last)
     for layer in output_layers:

@@ -18,7 +18,7 @@ from clozify.inference.finished_run import FinishedRun
 from clozify.inference.scope import scope_scores
 from clozify.methods.scope import Scope
 from clozify.methods.score import TOKENS_PER_BATCH
-from clozify.models.onnx import ONNX_FILE
+from clozify.models.classifier_folder import ONNX_FILE
 from clozify.runs.reliability import RELIABILITY_FILE, Reliability
 from clozify.runs.scope import SCOPE_FILE, load_scope, save_scope
 from clozify.serving.model import ServedModel

@@ -20,7 +20,7 @@ from clozify.data.rows import Rows, read_rows
 from clozify.errors import ClozifyError, DataError, RunError
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods import drift as tests
-from clozify.models.onnx import ONNX_FILE
+from clozify.models.classifier_folder import ONNX_FILE
 from clozify.report.run import RunRecord
 from clozify.report.run_data import reread_rows
 from clozify.report.unlabeled import unlabeled_ids

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from clozify.data.rows import Rows
 from clozify.errors import RunError
 from clozify.methods.scope import Scope
-from clozify.models.onnx import ONNX_FILE
+from clozify.models.classifier_folder import ONNX_FILE
+from clozify.models.static_classifier import is_static
 from clozify.runs.scope import SCOPE_FILE, load_scope
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ def classifier_scope(classifier: Path | None, folder: Path) -> Scope:
         raise RunError(
             f"Out-of-scope scores need the classifier's states, which the ONNX export in '{folder}' does not return; "
             "name the run or the classifier's folder instead."
+        )
+    if is_static(classifier):
+        raise RunError(
+            f"Out-of-scope scores need a transformer's states, and the classifier in '{folder}' is static; abstain by "
+            "its confidence (--min-confidence, --max-risk), or train without --student static."
         )
     scope = load_scope(classifier)
     if scope is None:

@@ -65,6 +65,7 @@ def stage_scores(run: RunRecord) -> list[Score]:
         "members": "trained patterns, mean",
         "ensemble": "ensemble",
         "classifier": f"classifier ({METHOD_NAMES[run.method]})",
+        "static": "static classifier",
         **{key: f"classifier ({METHOD_NAMES[key]})" for key in ("supervised", "uda", "mixtext")},
     }
     scores = []

@@ -30,7 +30,7 @@ MIN_COUNT = 2  # of a feature in all rows
 MAX_FEATURES, MAX_WEIGHTS = 1 << 17, 1 << 21  # the file has 2 bytes a weight and 10 a feature
 INVERSE_PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0)  # C
 DEFAULT_INVERSE_PENALTY = 10.0  # without held-out rows
-MAX_ITERATIONS = 100
+MAX_ITERATIONS, TOLERANCE = 100, 1e-6  # of L-BFGS
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,6 @@ def _minimize(
         of_all = np.concatenate([of_weights, gradient.sum(axis=0, keepdims=True)])
         return (loss + penalty) / rows, of_all.ravel().astype(np.float64) / rows
 
-    options = {"maxiter": MAX_ITERATIONS, "maxcor": 5, "ftol": 1e-6, "gtol": 1e-6}
+    options = {"maxiter": MAX_ITERATIONS, "maxcor": 5, "ftol": TOLERANCE, "gtol": TOLERANCE}
     result = minimize(objective, start.ravel().astype(np.float64), jac=True, method="L-BFGS-B", options=options)
     return np.asarray(result.x.reshape(start.shape), dtype=np.float32)

@@ -1,3 +1,4 @@
+import itertools
 import math
 import re
 from collections import Counter
@@ -40,7 +41,7 @@ def naive_inputs(texts: dict[str, list[str]]) -> np.ndarray:
         for text in fields:
             words = re.findall(r"\w+", text)
             counts.update(words)
-            counts.update(zip(words, words[1:], strict=False))
+            counts.update(itertools.pairwise(words))
         rows.append(counts)
     total = sum(rows, Counter())
     kept = [feature for feature, count in total.items() if count >= 2]

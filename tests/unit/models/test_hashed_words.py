@@ -1,3 +1,4 @@
+import itertools
 import re
 
 import numpy as np
@@ -24,7 +25,7 @@ def pair_key(one: str, other: str) -> int:
 
 
 def expected_keys(words: list[str]) -> list[int]:
-    pairs = [pair_key(*pair) for pair in zip(words, words[1:], strict=False)]
+    pairs = [pair_key(*pair) for pair in itertools.pairwise(words)]
     last = [NO_FEATURE] if words else []
     return [key for word, pair in zip(words, [*pairs, *last], strict=True) for key in (word_key(word), pair)]
 

@@ -69,14 +69,15 @@ def _characters(text: str) -> NDArray[np.uint32]:
     """The code points in lower case, 0 for what is not part of a word; `ALONE` is added to words of one character."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     if not len(codes) or codes.max() < TABLE_SIZE:
-        return _table()[codes]
+        characters: NDArray[np.uint32] = _table()[codes]
+        return characters
     characters = _table()[np.minimum(codes, TABLE_SIZE - 1)]
     return np.where(codes < TABLE_SIZE, characters, codes | ALONE)
 
 
 def _begins_word(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Whether a word begins at each character."""
-    begins = codes != 0
+    begins: NDArray[np.bool_] = codes != 0
     continues = begins & (codes < ALONE)
     begins[1:] &= ~(continues[1:] & continues[:-1])
     return begins

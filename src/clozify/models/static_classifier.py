@@ -61,7 +61,7 @@ class FeatureTable:
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """The index of each key, or the number of features for an unknown one."""
-        indices = self._slots[keys >> SHIFT]
+        indices: NDArray[np.int32] = self._slots[keys >> SHIFT]
         indices[self._keys[indices] != keys] = self._unknown
         return indices
 
@@ -88,12 +88,14 @@ class StaticClassifier:
     @cached_property
     def _columns(self) -> NDArray[np.float32]:
         """v and w^2 of each feature, zeros for unknown ones: (features + 1, labels + 1)."""
-        columns = np.column_stack([self.weights.vectors, self.weights.weights**2])
-        return np.vstack([columns, np.zeros_like(columns[:1])]) if len(columns) else np.zeros((1, columns.shape[1]))
+        columns = np.zeros((len(self.weights.keys) + 1, len(self.weights.bias) + 1), dtype=np.float32)
+        columns[:-1, :-1] = self.weights.vectors
+        columns[:-1, -1] = self.weights.weights**2
+        return columns
 
     def score_texts(self, texts: Mapping[str, Sequence[str]]) -> NDArray[np.float32]:
         """Raw scores of texts by field, (rows, labels)."""
-        sums: NDArray[np.float32] = sum(self._sum(texts[field]) for field in self.task.fields)
+        sums = np.add.reduce([self._sum(texts[field]) for field in self.task.fields])
         norms = np.sqrt(np.maximum(sums[:, -1:], NO_FEATURES))
         return np.asarray(sums[:, :-1] / norms + self.weights.bias, dtype=np.float32)
 

@@ -117,12 +117,15 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         static_rows=static_rows,
         test=test,
         dev=dev,
-        paraphrases=None
-        if inputs.augmented is None
-        else read_paraphrases(inputs.augmented, task, inputs.column_mapping),
+        paraphrases=_paraphrases(inputs, task),
         warnings=tuple(warnings),
         choice=choice,
     )
+
+
+def _paraphrases(inputs: TrainInputs, task: Task) -> Rows | None:
+    """The rows of `augmented`."""
+    return None if inputs.augmented is None else read_paraphrases(inputs.augmented, task, inputs.column_mapping)
 
 
 def _fit_recipe(

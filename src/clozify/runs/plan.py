@@ -30,10 +30,10 @@ class Plan:
     student: str  # the model that the final classifier starts from
     labeled: Rows  # T
     unlabeled: Rows | None = None  # D
-    static_rows: Rows | None = None  # that the classifier labels for a static one (--student static)
     test: Rows | None = None
     dev: Rows | None = None
     paraphrases: Rows | None = None  # of the unlabelled rows, for UDA and MixText
+    static_rows: Rows | None = None  # that the classifier labels for a static one (--student static)
     warnings: tuple[str, ...] = ()
     choice: str = ""  # what the recipe auto chose
     key_labels: tuple[str, ...] = ()  # the labels' names in the keys of jobs, where an earlier run had other names

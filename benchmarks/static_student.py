@@ -6,9 +6,9 @@ trains its classifier on the same 100 labelled rows. Every side then predicts te
 own, loaded once, with all processors: texts in memory in, labels out.
 
 Everything is kept in WORK (the run, the labels in pieces of 500 rows, Model2Vec's model), so that a stopped benchmark
-goes on where it was. With `--held-out` the accuracy is that on the last rows of the pool, which no student is trained
-on: choose settings there. `--model2vec` is the Python of an environment with `model2vec[distill,train,inference]`;
-without it there is no such line.
+goes on where it was. With `--held-out` the accuracy is that on the last sixth of the labelled pool rows, which no
+student is trained on: choose settings there. `--model2vec` is the Python of an environment with
+`model2vec[distill,train,inference]`; without it there is no such line.
 
     CLOZIFY_AGNEWS_FOLDER=data python benchmarks/static_student.py WORK [--rows 30000] [--model2vec PYTHON]
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clozify.models.static_classifier import StaticClassifier
 
 PIECE = 500  # rows that are labelled and kept at a time
-HELD_OUT = 3_000  # the last rows of the pool
+HELD_OUT = 6  # of the labelled rows of the pool, the last sixth
 SIZES = (1_000, 3_000, 10_000, 30_000)
 TIMED = {"transformer": 100, "static": 7_600, "static, from a file": 7_600, "model2vec": 7_600}  # test rows
 ROUNDS = 5
@@ -102,19 +102,20 @@ def accuracy(run: FinishedRun, scores: NDArray[Any], rows: Rows) -> float:
     return float((run.decision.predict(scores) == rows.labels).mean())
 
 
-def compare_accuracy(work: Path, run: FinishedRun, count: int, held_out: bool) -> None:
+def compare_accuracy(work: Path, run: FinishedRun, count: int, test_rows: int, held_out: bool) -> None:
     """Print the accuracy of the transformer and of static students of more and more rows; keep the last student."""
     import clozify
 
     pool = clozify.read_rows(data("train_pool.csv"), run.task)
-    test, of_test = pool.select(np.arange(len(pool) - HELD_OUT, len(pool))), None
+    pool = pool.select(np.random.default_rng(0).permutation(len(pool)))  # the file begins with rows of one label
+    of_pool = label(work, run, "train_pool", pool, count)
     if held_out:
-        count = min(count, len(pool) - HELD_OUT)
-        of_test = label(work, run, "train_pool", pool, len(pool))[-HELD_OUT:]
+        trained = len(of_pool) - len(of_pool) // HELD_OUT
+        test, of_pool, of_test = pool.select(np.arange(trained, len(of_pool))), of_pool[:trained], of_pool[trained:]
     else:
         test = clozify.read_rows(data("test.csv"), run.task)
+        test = test.select(np.arange(min(test_rows, len(test))))
         of_test = label(work, run, "test", test, len(test))
-    of_pool = label(work, run, "train_pool", pool, count)
     transformer = accuracy(run, of_test, test)
     name = "held-out" if held_out else "test"
     print(f"| classifier | accuracy on {len(test):,} {name} rows | of the transformer's | agreement | C | training |")
@@ -284,6 +285,7 @@ def main(
     work: Annotated[Path, typer.Argument(help="The folder that everything is kept in.")],
     examples: Annotated[int, typer.Option(help="Labelled rows.")] = 100,
     rows: Annotated[int, typer.Option(help="Rows of the pool that the transformer labels.")] = 30_000,
+    test_rows: Annotated[int, typer.Option(help="Test rows that the accuracy is measured on.")] = 7_600,
     model2vec: Annotated[str | None, typer.Option(help="The Python of an environment with Model2Vec.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Settings of the recipe of PET.")] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Measure on the last rows of the pool.")] = False,
@@ -297,7 +299,7 @@ def main(
         return
     work.mkdir(parents=True, exist_ok=True)
     run = train_transformer(work.resolve(), examples, settings or [])
-    compare_accuracy(work.resolve(), run, rows, held_out)
+    compare_accuracy(work.resolve(), run, rows, test_rows, held_out)
     if not held_out:
         compare_speed(work.resolve(), run, model2vec)
 

@@ -58,6 +58,7 @@ def test_a_static_student_becomes_the_classifier_of_the_run(run, files):
         "reliability.json",
         "task.toml",
     }
+    assert {path.stat().st_mode & 0o444 for path in (folder / "classifier").iterdir()} == {0o444}
     result = clozify.load_run(folder)
     assert result.description == f"the static classifier trained by PET in {folder}"
     expected = softmax(scores.astype(np.float64) / metrics["estimate"]["temperature"], axis=1)

@@ -72,6 +72,7 @@ def train_static(
     reliability = calibrate_classifier(run, held_out, open_npy(job / UNLABELED_SCORES), record["lost_accuracy"])
     if reliability is not None:
         save_weights(published, load_static_classifier(published).weights.divided_by(reliability.temperature))
+        make_readable(published)
         write_classifier_reliability(published, reliability)
     metrics = ClassifierMetrics(jobs=[key], agreement=record["agreement"], unlabeled_rows=len(plan.static_rows))
     if plan.test is None:

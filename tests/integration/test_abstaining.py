@@ -18,7 +18,7 @@ from clozify.inference.finished_run import FinishedRun
 from clozify.inference.scope import scope_scores
 from clozify.methods.scope import Scope
 from clozify.methods.score import TOKENS_PER_BATCH
-from clozify.models.onnx import ONNX_FILE
+from clozify.models.classifier_folder import ONNX_FILE
 from clozify.runs.reliability import RELIABILITY_FILE, Reliability
 from clozify.runs.scope import SCOPE_FILE, load_scope, save_scope
 from clozify.serving.model import ServedModel
@@ -280,12 +280,12 @@ def test_the_reference_of_an_ensemble_are_the_states_of_its_heaviest_member(star
     run = FinishedRun(files / "run")
     weights = json.loads((files / "run" / "ensemble.json").read_text())["weights"]
     heaviest = max(weights, key=lambda member: member["weight"])["member"]
-    assert run.ensemble_members.scope_folder.parent.name == heaviest
-    member = run.ensemble_members.load_scope_member()
+    assert run.ensemble.loader.scope_folder.parent.name == heaviest
+    member = run.ensemble.loader.load_scope_member()
     rows = run.predict(["a fine game number 3", "data"]).rows
     scope = load_scope(files / "run" / "members" / heaviest / "model")
     assert scope_scores(run, rows) == pytest.approx(scope.scores(member.states(rows)), abs=1e-5)
-    (run.ensemble_members.scope_folder / SCOPE_FILE).unlink()
+    (run.ensemble.loader.scope_folder / SCOPE_FILE).unlink()
     with pytest.raises(RunError, match=r"The ensemble in .* has no scope\.safetensors"):
         clozify.predict(run, ["a"], reject_out_of_scope=0.2)
 

@@ -45,8 +45,8 @@ def test_members_are_small_and_predict_as_they_scored(run, files):
     assert len({score.tobytes() for score in scores}) == 4
     assert np.array_equal(again[0], again[1])
     assert float((again[0].argmax(axis=1) == rows.labels).mean()) == metrics["ensemble"]["accuracy"]
-    assert len(finished.ensemble_members.base_models) == 1  # one copy of the weights for all
-    (base,) = finished.ensemble_members.base_models.values()
+    assert len(finished.ensemble.loader.base_models) == 1  # one copy of the weights for all
+    (base,) = finished.ensemble.loader.base_models.values()
     assert set(base.model.peft_config) == {member.name for member in members}
     for member in members:
         base.use_adapter(member / "model", member.name)

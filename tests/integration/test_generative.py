@@ -63,7 +63,7 @@ def test_pet_trains_members_and_a_kept_ensemble_predicts_as_it_scored(architectu
     assert len(scores) == 2
     ensemble = json.loads((tmp_path / "run/ensemble.json").read_text())
     again = clozify.load_run(tmp_path / "run")
-    for member, loaded in zip(ensemble["weights"], again.members(), strict=True):
+    for member, loaded in zip(ensemble["weights"], again.ensemble.members(), strict=True):
         kept = np.load(tmp_path / "run/members" / member["member"] / "test.npy")
         assert np.abs(loaded.scores(load_rows(LABELED, again.task)) - kept).max() < 1e-4
 

@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 
 import clozify
 from clozify.errors import TaskError
-from clozify.models.classifier import rename_labels
+from clozify.models.classifier_folder import rename_labels
 
 TEACHERS = """
 [[teachers]]

@@ -143,6 +143,7 @@ class _Estimates:
     def _clozify(self, cell: Cell, timing: Timing) -> float:
         """The seconds of a run: its members' steps and scores, and its classifiers' steps."""
         plan = self._plan(cell.draw, cell.rival.NAME)
+        static_rows = 0 if plan.static_rows is None else len(plan.static_rows)
         unlabeled = 0 if plan.unlabeled is None else len(plan.unlabeled)
         if plan.method == "frozen":
             return (len(plan.labeled) + unlabeled) * len(plan.task.patterns) * timing.member.row_seconds
@@ -156,19 +157,20 @@ class _Estimates:
         classifier_steps = classifiers * section.steps(trained_rows)
         return (
             member_steps * timing.member.step_seconds
-            + rows * timing.member.row_seconds
+            + (rows + static_rows) * timing.member.row_seconds
             + classifier_steps * timing.classifier.step_seconds
         )
 
     def _plan(self, draw: Draw, method: str) -> Plan:
-        options = self.plan.options
+        options, static = self.plan.options, method == "pet-static"
         return prepare(
             TrainInputs(
                 draw.data_set.data.task,
                 draw.labeled,
                 None if method == "supervised" else draw.unlabeled,
-                method=method,
+                method="pet" if static else method,
                 model=options.model,
+                student="static" if static else None,
                 recipe=options.recipe,
                 settings=options.settings,
                 allow_overlap=True,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from clozify.config.task import Task
+from clozify.data.few_shot import select_labeled
 from clozify.data.readers import FORMATS
 from clozify.data.rows import Rows, read_rows
 from clozify.data.task_labels import load_task
@@ -18,7 +19,6 @@ from clozify.inference.init_task import init_task
 from clozify.reproduce.data_locations import FOLDERS, TASK_FILES
 from clozify.reproduce.datasets import PaperData, concat_rows
 from clozify.reproduce.specs import main_test_set
-from clozify.runs.plan import select_labeled
 
 NONE = "-"  # in place of a file, for a data set that has none
 SAMPLE = ("sample", "builtin:labeled")

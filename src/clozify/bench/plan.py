@@ -123,7 +123,7 @@ def _check(options: BenchOptions, rivals: Sequence[Rival]) -> None:
 
 def make_cell(options: BenchOptions, draw: Draw, rival: Rival, device: str) -> Cell:
     """One method on one draw, with its key: a hash of everything that its predictions depend on."""
-    recipe_used = rival.NAME in ("pet", "ipet", "frozen", "supervised")
+    recipe_used = rival.NAME in ("pet", "pet-static", "ipet", "frozen", "supervised")
     chosen = {name: value for name, value in options.rival_options.items() if name in _options_of(rival)}
     max_length = options.max_length or MAX_LENGTHS[device]
     spec = CellSpec(

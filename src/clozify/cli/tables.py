@@ -241,6 +241,8 @@ def show_plan(console: Console, cost: CostEstimate) -> None:
             f"{cost.members} members: {cost.steps_a_member:,} fine-tuning steps and "
             f"{cost.rows_to_score_a_member:,} rows to score for each."
         )
+    if cost.rows_to_label:
+        console.print(f"{cost.rows_to_label:,} rows for the classifier to label, which train the static one.")
     if cost.estimate_models:
         console.print(
             f"{cost.estimate_models} models more, each without a part of the labelled rows, to estimate the accuracy "

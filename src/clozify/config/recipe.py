@@ -31,6 +31,7 @@ from clozify.config.sections import Multilabel as Multilabel
 from clozify.config.sections import PartialTraining as PartialTraining
 from clozify.config.sections import Pretrain as Pretrain
 from clozify.config.sections import Section
+from clozify.config.sections import Static as Static
 from clozify.config.sections import StudentTraining as StudentTraining
 from clozify.config.sections import Training as Training
 from clozify.config.sections import Wording as Wording
@@ -131,6 +132,7 @@ class Recipe(Section):
     frozen: Frozen = Frozen()
     multilabel: Multilabel = Multilabel()
     estimate: Estimate = Estimate()
+    static: Static = Static()
     words: Words = Words()
     pretrain: Pretrain = Pretrain()
     uda: Uda = Uda()

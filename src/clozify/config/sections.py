@@ -276,6 +276,14 @@ class Estimate(Section):
     )
 
 
+class Static(Section):
+    """The static classifier of `--student static`; the paper has none."""
+
+    unlabeled_rows: int = Field(
+        30_000, ge=1, description="Unlabelled rows that the final classifier labels for it, at most."
+    )
+
+
 class Words(Section):
     """Automatic verbalizer search (appendix E)."""
 

@@ -83,3 +83,14 @@ def _warnings(rows: Rows, examples: int, counts: NDArray[np.int64], taken: NDArr
             f"{len(labels)} labels need: {names}; all their rows are taken, {taken.sum():,} rows in all."
         )
     return sentences
+
+
+def select_labeled(rows: Rows, warnings: list[str], name: str) -> Rows:
+    """The rows that have a label; a warning counts the others."""
+    labeled = np.flatnonzero(rows.is_labeled)
+    if len(labeled) == 0:
+        raise DataError(f"No row of the {name} data '{rows.source}' has a label.")
+    if len(labeled) == len(rows):
+        return rows
+    warnings.append(f"{len(rows) - len(labeled):,} of {len(rows):,} {name} rows have no label and were left out.")
+    return rows.select(labeled)

@@ -22,7 +22,7 @@ from clozify.inference.abstaining import REJECTED
 from clozify.inference.drift_scope import ReferenceStates, fit_reference, probabilities_and_states
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods import drift as tests
-from clozify.models.onnx import ONNX_FILE
+from clozify.models.classifier_folder import ONNX_FILE
 from clozify.report.run import RunRecord
 from clozify.report.run_data import reread_rows
 from clozify.report.unlabeled import unlabeled_ids

@@ -17,7 +17,8 @@ from clozify.data.rows import Rows
 from clozify.inference.finished_run import FinishedRun
 from clozify.inference.scope import has_states, run_states
 from clozify.methods.scope import Scope
-from clozify.methods.score import TOKENS_PER_BATCH
+from clozify.models.static_classifier import StaticClassifier
+from clozify.prompts.encode import TOKENS_PER_BATCH
 from clozify.runs.metrics import Record
 from clozify.runs.scope import max_reference_rows
 from clozify.utils.progress import progress
@@ -66,7 +67,9 @@ def probabilities_and_states(run: FinishedRun, rows: Rows) -> tuple[NDArray[np.f
         return run.probabilities(rows), None
     if run.classifier is None:
         return run.probabilities(rows), run_states(run, rows)
+    classifier = run.loaded_classifier
+    assert not isinstance(classifier, StaticClassifier)  # which has no states
     with progress("predicting", len(rows)) as advance:
-        chunks = list(run.loaded_classifier.embed_rows(rows, TOKENS_PER_BATCH[run.device], advance))
+        chunks = list(classifier.embed_rows(rows, TOKENS_PER_BATCH[run.device], advance))
     scores = np.concatenate([scores for _, scores, _ in chunks])
     return run.decision.probabilities(scores), np.concatenate([states[:, 1] for *_, states in chunks])

@@ -18,7 +18,7 @@ from clozify.data.rows import Rows
 from clozify.errors import DataError, did_you_mean, quoted
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods.explain import MAX_PARTS, Occlusion, occlude_rows
-from clozify.models.task_prompts import compile_task
+from clozify.models.static_classifier import StaticClassifier
 from clozify.prompts.reading import read_lengths
 from clozify.runs.metrics import Record
 from clozify.runs.records import EnsembleRecord
@@ -114,11 +114,15 @@ def _read_lengths(finished: FinishedRun, rows: Rows) -> dict[str, NDArray[np.int
     texts = {field: rows.texts(field) for field in finished.task.fields}
     if finished.classifier is not None:
         classifier = finished.loaded_classifier
+        if isinstance(classifier, StaticClassifier):
+            return None
         return read_lengths(classifier.tokenizer, [classifier.template], classifier.max_length, texts)
     ensemble = EnsembleRecord.load(finished.folder)
     if ensemble.teachers is not None:  # rules and other teachers read everything
         return None
-    member = next(finished.members())
+    from clozify.models.task_prompts import compile_task
+
+    member = next(finished.ensemble.members())
     prompts = compile_task(member.model, finished.task, wording=ensemble.recipe.wording)
     templates = [pattern.template for pattern in prompts.patterns]
     length = min(member.max_length, member.model.max_length)

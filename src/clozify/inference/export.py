@@ -27,8 +27,9 @@ from clozify.data.rows import Rows, read_rows
 from clozify.errors import DataError, ExportError, require_package
 from clozify.inference.finished_run import FinishedRun
 from clozify.methods.score import TOKENS_PER_BATCH
-from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_decision
-from clozify.models.onnx import EXPORT_FILE, ONNX_FILE, OUTPUT
+from clozify.models.classifier import Classifier, load_classifier
+from clozify.models.classifier_folder import EXPORT_FILE, ONNX_FILE, TASK_FILE, load_decision
+from clozify.models.onnx import OUTPUT
 from clozify.report.run import RunInputs
 from clozify.runs.metrics import Record
 from clozify.runs.reliability import RELIABILITY_FILE
@@ -102,6 +103,11 @@ def export(
         )
     if (finished.classifier / ONNX_FILE).is_file():
         raise ExportError(f"The folder '{run}' is an export already; name the run or the classifier it came from.")
+    if finished.is_static:
+        raise ExportError(
+            f"The classifier of '{run}' is static: it runs without PyTorch as it is, and there is no ONNX graph of it; "
+            f"copy its folder '{finished.classifier}' instead."
+        )
     path = Path(output) if output is not None else finished.folder / ("onnx-int8" if int8 else "onnx")
     _check_output(path)
     rows = _load_comparison_rows(finished, data, int8)

@@ -6,44 +6,46 @@ ensemble of members (section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from clozify.config.task import Task
-from clozify.data.decision import Decision, decision_of
+from clozify.data.decision import Decision
+from clozify.data.few_shot import select_labeled
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.predictions import check_output, text_columns, write_predictions
 from clozify.data.rows import Rows
-from clozify.errors import RunError, quoted
+from clozify.errors import ModelError, RunError, quoted
 from clozify.inference.abstaining import Abstainer, AbstainOptions, ScoredChunk, Tally, choose_thresholds
-from clozify.inference.ensemble_members import EnsembleMembers
-from clozify.inference.frozen import FrozenMember
-from clozify.inference.loaded_member import LoadedMember
 from clozify.inference.predictions import EvaluationResult as EvaluationResult
 from clozify.inference.predictions import Predictions as Predictions
 from clozify.inference.scope import load_run_scope, probabilities_and_scope, run_states
-from clozify.inference.voting import VotingTeachers
-from clozify.methods.ensemble import combine_scores
 from clozify.methods.scope import Scope
-from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.metrics import detailed_metrics
-from clozify.models.classifier import TASK_FILE, Classifier, load_classifier, load_classifier_task, load_decision
-from clozify.models.int8_linear import PRECISIONS
-from clozify.models.onnx import EXPORT_FILE, ONNX_FILE
+from clozify.models.classifier_folder import (
+    EXPORT_FILE,
+    ONNX_FILE,
+    PRECISIONS,
+    TASK_FILE,
+    load_classifier_task,
+    load_decision,
+)
+from clozify.models.static_classifier import StaticClassifier, is_static, load_static_classifier
+from clozify.prompts.encode import TOKENS_PER_BATCH
 from clozify.runs.metrics import Metrics
-from clozify.runs.plan import select_labeled
-from clozify.runs.records import ENSEMBLE_FILE, EnsembleRecord
 from clozify.runs.reliability import Reliability, load_reliability
 from clozify.runs.results import METHOD_NAMES, check_finished, first_method, is_stale, trained_methods
 from clozify.runs.stored_folder import local_copy
 from clozify.utils.progress import progress
+
+if TYPE_CHECKING:  # these import PyTorch, which a static classifier does without
+    from clozify.inference.finished_ensemble import FinishedEnsemble
+    from clozify.models.classifier import Classifier
 
 
 class FinishedRun:
@@ -61,7 +63,6 @@ class FinishedRun:
             raise RunError(f"There is no precision '{precision}'; choose of {quoted(PRECISIONS)}.")
         self.precision = precision
         self.folder = local_copy(folder, method)
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
         inside = self.folder / "classifier"
         self.classifier = inside if inside.is_dir() else self.folder if (self.folder / TASK_FILE).is_file() else None
         if self.classifier is None and not (self.folder / "ensemble.json").is_file():
@@ -70,7 +71,7 @@ class FinishedRun:
         if (self.folder / "run.json").is_file():
             check_finished(self.folder)
         self.budget = budget
-        if budget is not None and self._teachers is None:
+        if budget is not None and (self.classifier is not None or self.ensemble.teachers is None):
             raise RunError(f"The predictions of '{folder}' ask no LLM; leave the budget out.")
 
     @property
@@ -83,7 +84,7 @@ class FinishedRun:
         """What answers, such as "the classifier trained by PET in runs/x"."""
         if self.classifier is not None and (self.classifier / ONNX_FILE).is_file():
             return f"the ONNX export in {self.folder}"
-        kind = "ensemble" if self.classifier is None else "classifier"
+        kind = "ensemble" if self.classifier is None else "static classifier" if self.is_static else "classifier"
         trained_by = "" if self.method is None else f" trained by {METHOD_NAMES[self.method]}"
         loaded = vars(self).get("loaded_classifier")  # None until rows were predicted
         in_int8 = ", in int8" if loaded is not None and loaded.precision == "int8" else ""
@@ -97,7 +98,8 @@ class FinishedRun:
             is_old = is_stale(self.folder, parent / "classifier")
             return [f"'{self.folder}' was exported from an earlier classifier of '{parent}'; export again."] * is_old
         others = trained_methods(self.folder)[1:]
-        notes = [] if self._teachers is None else self._teachers.warnings
+        teachers = None if self.classifier is not None else self.ensemble.teachers
+        notes = [] if teachers is None else teachers.warnings
         return notes + ([f"The run also has the results of {quoted(others)}: choose with --method."] if others else [])
 
     @cached_property
@@ -105,15 +107,14 @@ class FinishedRun:
         """The task that the run was trained for."""
         if self.classifier is not None:
             return load_classifier_task(self.classifier)
-        return self._ensemble.task
+        return self.ensemble.task
 
     @cached_property
     def decision(self) -> Decision:
         """How scores become probabilities and labels; with several labels a row, the run's thresholds."""
         if self.classifier is not None:
             return load_decision(self.classifier)
-        decision = decision_of(self.task, self._ensemble.thresholds, str(self.folder / ENSEMBLE_FILE))
-        return replace(decision, temperature=self._ensemble.temperature)
+        return self.ensemble.decision
 
     @property
     def metrics(self) -> Metrics:
@@ -218,7 +219,7 @@ class FinishedRun:
             return
         classifier, budget, decision = self.loaded_classifier, TOKENS_PER_BATCH[self.device], self.decision
         with progress("predicting", len(rows)) as advance:
-            if scope is None:
+            if scope is None or isinstance(classifier, StaticClassifier):  # a static classifier has no scope
                 for start, scores in classifier.score_rows(rows, budget, advance):
                     yield start, decision.probabilities(scores), None
                 return
@@ -227,61 +228,47 @@ class FinishedRun:
 
     def probabilities(self, rows: Rows) -> NDArray[np.float64]:
         """q(l | x) of each row, (rows, labels)."""
-        scores = self._ensemble_scores(rows) if self.classifier is None else self._classifier_scores(rows)
+        scores = self.ensemble.scores(rows) if self.classifier is None else self._classifier_scores(rows)
         return self.decision.probabilities(scores)
 
+    @property
+    def is_static(self) -> bool:
+        """Whether a static classifier answers, which runs on the CPU without PyTorch."""
+        return self.classifier is not None and is_static(self.classifier)
+
     @cached_property
-    def loaded_classifier(self) -> Classifier:
+    def device(self) -> str:
+        """Where the run's models compute, "cpu" or "cuda"."""
+        if self.is_static:
+            return "cpu"
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    @cached_property
+    def loaded_classifier(self) -> Classifier | StaticClassifier:
         """The classifier in memory; only where `classifier` is not None."""
         assert self.classifier is not None
+        if self.is_static:
+            if self.precision == "int8":
+                raise ModelError("A static classifier has no layers to run in int8; choose the precision 'float32'.")
+            return load_static_classifier(self.classifier)
+        from clozify.models.classifier import load_classifier
+
         return load_classifier(self.classifier, self.device, self.precision)
 
-    def members(self) -> Iterator[LoadedMember | FrozenMember]:
-        """The ensemble's members, loaded one after the other."""
-        return self.ensemble_members.load()
-
     @cached_property
-    def ensemble_members(self) -> EnsembleMembers:
-        """What loads the ensemble's members; only where there is no classifier."""
-        return EnsembleMembers(self.folder, self._ensemble, self.device, self.method == "frozen")
+    def ensemble(self) -> FinishedEnsemble:
+        """The ensemble; only where `classifier` is None."""
+        from clozify.inference.finished_ensemble import FinishedEnsemble
 
-    @cached_property
-    def _ensemble(self) -> EnsembleRecord:
-        return EnsembleRecord.load(self.folder)
+        return FinishedEnsemble(self.folder, self.budget)
 
     def _classifier_scores(self, rows: Rows) -> NDArray[np.float32]:
-        tokens_per_batch = TOKENS_PER_BATCH[self.device]
+        budget = TOKENS_PER_BATCH[self.device]
         with progress("predicting", len(rows)) as advance:
-            chunks = [chunk for _, chunk in self.loaded_classifier.score_rows(rows, tokens_per_batch, advance)]
+            chunks = [chunk for _, chunk in self.loaded_classifier.score_rows(rows, budget, advance)]
         return np.concatenate(chunks)  # (rows, labels)
-
-    def _ensemble_scores(self, rows: Rows) -> NDArray[np.float64]:
-        scores, weights = [], []
-        with progress("predicting", len(rows) * len(self._ensemble.weights)) as advance:
-            for member in self.members():
-                scores.append(member.scores(rows, advance))
-                weights.append(member.weight)
-        return self.combine(scores, weights, rows)
-
-    def combine(
-        self, scores: Sequence[NDArray[np.floating]], weights: Sequence[float], rows: Rows
-    ) -> NDArray[np.float64]:
-        """s_M of the rows from its members' scores, together with the votes of other teachers: (rows, labels)."""
-        models = [member.teacher for member in self._ensemble.weights]
-        if self._teachers is None or len(set(models)) == 1:
-            combined = combine_scores(scores, weights)
-            return combined if self._teachers is None else self._teachers.combine([combined], rows)
-        of_models = []
-        for model in dict.fromkeys(models):  # in the order of the ensemble's teachers
-            chosen = [index for index, of_member in enumerate(models) if of_member == model]
-            of_models.append(combine_scores([scores[i] for i in chosen], [weights[i] for i in chosen]))
-        return self._teachers.combine(of_models, rows)
-
-    @cached_property
-    def _teachers(self) -> VotingTeachers | None:
-        """The ensemble's teachers besides its patterns."""
-        records = None if self.classifier is not None else self._ensemble.teachers
-        return None if records is None else VotingTeachers(self.folder, self.task, records, self.device, self.budget)
 
 
 def load_run(

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from clozify.data.rows import Rows
 from clozify.errors import RunError
 from clozify.methods.scope import Scope
-from clozify.methods.scope_states import classifier_states
-from clozify.models.onnx import ONNX_FILE
+from clozify.models.classifier_folder import ONNX_FILE
+from clozify.models.static_classifier import StaticClassifier
 from clozify.runs.scope import SCOPE_FILE, load_scope
 from clozify.utils.progress import progress
 
@@ -40,21 +40,33 @@ def probabilities_and_scope(
 def run_states(run: FinishedRun, rows: Rows) -> NDArray[np.float32]:
     """The states that out-of-scope scores compare, (rows, hidden): the classifier's, or those of one member."""
     if run.classifier is not None:
-        return classifier_states(run.loaded_classifier, rows)
+        from clozify.methods.scope_states import classifier_states
+
+        classifier = run.loaded_classifier
+        assert not isinstance(classifier, StaticClassifier)  # which has no states
+        return classifier_states(classifier, rows)
     with progress("computing states", len(rows)) as advance:
-        return run.ensemble_members.load_scope_member().states(rows, advance)
+        return run.ensemble.loader.load_scope_member().states(rows, advance)
 
 
 def has_states(run: FinishedRun) -> bool:
-    """Whether there are such states: not of an ONNX export, nor of an ensemble of causal or encoder-decoder models."""
+    """Whether there are such states.
+
+    Not of a static classifier, an ONNX export or an ensemble of causal or encoder-decoder models.
+    """
     if run.classifier is None:
-        return run.ensemble_members.has_states
-    return not (run.classifier / ONNX_FILE).is_file()
+        return run.ensemble.loader.has_states
+    return not run.is_static and not (run.classifier / ONNX_FILE).is_file()
 
 
 def load_run_scope(run: FinishedRun) -> Scope:
     """The reference rows of a run's classifier, or of a member of its ensemble; a `RunError` where it has none."""
     if not has_states(run):
+        if run.is_static:
+            raise RunError(
+                f"Out-of-scope scores need a transformer's states, and the classifier in '{run.folder}' is static; "
+                "abstain by its confidence (--min-confidence, --max-risk), or train without --student static."
+            )
         if run.classifier is not None:
             raise RunError(
                 f"Out-of-scope scores need the classifier's states, which the ONNX export in '{run.folder}' does not "
@@ -64,7 +76,7 @@ def load_run_scope(run: FinishedRun) -> Scope:
             "Out-of-scope scores need the states of a classifier or of a masked language model, and the ensemble in "
             f"'{run.folder}' has neither; train with unlabelled rows (--unlabeled) for a classifier."
         )
-    scope = load_scope(run.ensemble_members.scope_folder if run.classifier is None else run.classifier)
+    scope = load_scope(run.ensemble.loader.scope_folder if run.classifier is None else run.classifier)
     if scope is None:
         what = "ensemble" if run.classifier is None else "classifier"
         raise RunError(

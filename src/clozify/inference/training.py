@@ -101,7 +101,8 @@ def train(
     - `test`: labelled rows to measure on; `dev`: labelled rows that decide when training stops.
     - `examples`: how many of the labelled rows to train on: the first of each label.
     - `method`: `pet`, `ipet`, `frozen`, `supervised`, `uda` or `mixtext`.
-    - `model`: a folder, a name on the hub, or `builtin`; `student`: another model for the final classifier.
+    - `model`: a folder, a name on the hub, or `builtin`; `student`: another model for the final
+      classifier, or `static`: one of word vectors, a hundred times as fast, that needs no PyTorch.
     - `recipe`: `auto`, `paper`, `quick`, `original-code`, a file or a `Recipe`; `settings`: changes to it, as
       `{"distill.max_steps": 500}` or `["distill.max_steps=500"]`.
     - `column_mapping`: the data's column for a field, as in `{"text": "body"}`.

@@ -67,6 +67,11 @@ class AccuracyEstimate:
     high: float
     rows: float  # n'
 
+    def lowered(self, difference: float) -> AccuracyEstimate:
+        """The estimate for a result that is less accurate by a difference."""
+        low, high = max(0.0, self.low - difference), max(0.0, self.high - difference)
+        return AccuracyEstimate(max(0.0, self.accuracy - difference), low, high, self.rows)
+
 
 def label_weights(truth: NDArray[np.integer[Any]], shares: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """w: how often each labelled row's label occurs in `shares`, (labels,), for once in T: (rows,)."""

@@ -21,6 +21,7 @@ from clozify.methods.token_by_token import token_by_token_scores
 from clozify.models.generative import GenerativeModel
 from clozify.models.language_model import LanguageModel
 from clozify.models.task_prompts import PatternPrompt, TaskPrompts
+from clozify.prompts.encode import TOKENS_PER_BATCH as TOKENS_PER_BATCH
 from clozify.prompts.encode import Batch, EncodedRows, FieldInContext
 from clozify.prompts.sequences import as_sequences
 from clozify.prompts.tokenizer import RaggedTokens
@@ -28,7 +29,6 @@ from clozify.prompts.verbalizer import label_tokens
 from clozify.utils.process_group import current_group
 
 MAX_LENGTH = 256  # the paper's max_seq_length
-TOKENS_PER_BATCH = {"cpu": 2_048, "cuda": 65_536}
 
 
 @dataclass

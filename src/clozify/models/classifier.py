@@ -6,8 +6,7 @@ text; the last of several fields is the `text_pair`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -19,15 +18,15 @@ from torch import Tensor, nn
 
 from clozify.config.pattern import Pattern, Segment, Slot
 from clozify.config.recipe import Recipe
-from clozify.config.task import Task, load_task
-from clozify.data.decision import Decision, decision_of
+from clozify.config.task import Task
 from clozify.data.rows import Rows
-from clozify.errors import ModelError, quoted
+from clozify.errors import ModelError
 from clozify.gpu.cuda_graphs import CapturableStep
 from clozify.gpu.fallback import warn_fallback
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import pack
 from clozify.models import int8_linear
+from clozify.models.classifier_folder import ONNX_FILE, TASK_FILE, check_labels, load_classifier_task
 from clozify.models.encoder import Encoder, encoder_without_autocast, head_of, max_positions
 from clozify.models.loading import (
     load_config,
@@ -36,15 +35,13 @@ from clozify.models.loading import (
     make_readable,
     set_attention_dropout,
 )
-from clozify.models.onnx import ONNX_FILE, OnnxModel
+from clozify.models.onnx import OnnxModel
 from clozify.models.steps import StepInputs, StepLoss
 from clozify.prompts.encode import Batch, EncodedRows, compile_segments
 from clozify.utils import libraries
-from clozify.utils.atomic import atomic_write, atomic_write_text
-from clozify.utils.checked_files import read_json
+from clozify.utils.atomic import atomic_write
 from clozify.utils.process_group import current_group
 
-TASK_FILE = "task.toml"
 SAMPLE_ROWS, SAMPLE_TOKENS = 8, 32  # that int8 is compared with float32 on
 NO_MAX_LENGTH = 10**9  # Transformers has a larger number where a tokenizer has no maximum length
 
@@ -307,13 +304,6 @@ def new_classifier(name: str | Path, task: Task, recipe: Recipe, device: str) ->
     return Classifier(pretrained.model.to(device), pretrained.tokenizer, task, max_length, options)
 
 
-def write_thresholds(folder: Path, decision: Decision) -> None:
-    """Add the labels' thresholds to a classifier's config.json, where rows may have several labels."""
-    if decision.multilabel:
-        config = read_json(folder / "config.json") | {"thresholds": decision.by_label()}
-        atomic_write_text(folder / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-
-
 def scale_logits(folder: Path, output_layer: str, factor: float) -> None:
     """Multiply the output layer of a classifier's folder; the file is replaced, since others may link to it."""
     from safetensors import safe_open
@@ -331,29 +321,6 @@ def scale_logits(folder: Path, output_layer: str, factor: float) -> None:
             save_file(scaled, tmp_path, metadata)
 
 
-def load_decision(folder: Path) -> Decision:
-    """How the scores of a classifier or an export become labels: its task and its config.json say."""
-    task = load_classifier_task(folder)
-    thresholds = read_json(folder / "config.json").get("thresholds") if task.multilabel else None
-    return decision_of(task, thresholds, str(folder / "config.json"))
-
-
-def rename_labels(folder: Path, labels: Sequence[str]) -> None:
-    """Give the labels of a classifier's folder other names; the file is replaced, since others may link to it."""
-    path = folder / "config.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["id2label"] = {str(index): label for index, label in enumerate(labels)}
-    content["label2id"] = {label: index for index, label in enumerate(labels)}
-    atomic_write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def load_classifier_task(folder: Path) -> Task:
-    """The task of a classifier's folder."""
-    if not (folder / TASK_FILE).is_file():
-        raise ModelError(f"The classifier in '{folder}' has no {TASK_FILE}; copy the folder again, or train again.")
-    return load_task(folder / TASK_FILE)
-
-
 @libraries.quiet_transformers()
 def load_classifier(folder: Path, device: str, precision: str = "float32") -> Classifier:
     """A classifier that `save` wrote, or one that was exported to ONNX; raises an error that names a faulty file."""
@@ -364,12 +331,7 @@ def load_classifier(folder: Path, device: str, precision: str = "float32") -> Cl
     else:
         pretrained = load_pretrained(folder, "classifier", safetensors_only=True)
         config, tokenizer, model = pretrained.model.config, pretrained.tokenizer, pretrained.model.to(device)
-    labels = [str(config.id2label.get(index)) for index in range(config.num_labels)]
-    if labels != task.labels:
-        raise ModelError(
-            f"The classifier in '{folder}' has the labels {quoted(labels, 5)} in config.json, but "
-            f"{quoted(task.labels, 5)} in {TASK_FILE}; the files do not belong together."
-        )
+    check_labels(folder, [str(config.id2label.get(index)) for index in range(config.num_labels)], task)
     max_length = tokenizer.model_max_length
     if not isinstance(max_length, int) or not 0 < max_length < NO_MAX_LENGTH:
         raise ModelError(

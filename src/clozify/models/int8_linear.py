@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from clozify.models.modules import replace_module
 
-PRECISIONS = ("auto", "float32", "int8")
-
 MAX_INT8 = 127
 MAX_TOKENS = 512  # of a forward pass: the activations stay in the processor's cache
 MIN_WIDTH = 256  # of a layer: below, rounding the activations takes as long as the product

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from clozify.errors import ModelError, require_package
+from clozify.models.classifier_folder import ONNX_FILE
 
-ONNX_FILE = "model.onnx"
-EXPORT_FILE = "export.json"
 OUTPUT = "logits"
 
 

@@ -48,7 +48,8 @@ def count_forward_passes(plan: Plan) -> float:
     labeled, unlabeled, test = (0 if rows is None else len(rows) for rows in (plan.labeled, plan.unlabeled, plan.test))
     recipe, scoring = plan.recipe, INT8_WORK if plan.recipe.scoring == "int8" else 1.0
     if plan.method == "frozen":
-        return scoring * len(plan.task.patterns) * (labeled + unlabeled + test)
+        static_rows = 0 if plan.static_rows is None else len(plan.static_rows)
+        return scoring * (len(plan.task.patterns) * (labeled + unlabeled + test) + static_rows)
     if plan.method == "supervised":
         trainings = recipe.repetitions + len(make_folds(plan)) + len(estimate_folds(plan))
         return trainings * _training_passes(recipe.supervised, labeled, scoring) + recipe.repetitions * scoring * test
@@ -62,6 +63,8 @@ def count_forward_passes(plan: Plan) -> float:
         passes += generation.members * member + scoring * generation.rows_to_score(plan)
     if plan.is_distilled:
         passes += recipe.repetitions * (_training_passes(recipe.distill, unlabeled, scoring) + scoring * test)
+    if plan.static_rows is not None:
+        passes += scoring * len(plan.static_rows)
     return passes
 
 

@@ -15,11 +15,12 @@ import numpy as np
 
 from clozify.config.recipe import Mixtext, Training, Uda
 from clozify.data.rows import Rows
+from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
 from clozify.methods.ipet import counts_to_draw
 from clozify.methods.ipet_label_sets import label_set_counts
-from clozify.methods.score import score_rows
+from clozify.methods.score import TOKENS_PER_BATCH, score_rows
 from clozify.models.classifier import new_classifier
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import compile_task
@@ -54,6 +55,7 @@ class CostEstimate:
     disk_mib: float
     seconds: int
     rows_to_augment: int | None = None  # for UDA and MixText
+    rows_to_label: int | None = None  # by the classifier, for a static one
     threshold_models: int | None = None  # trained to choose thresholds, with several labels a row
     estimate_models: int | None = None  # trained without a part of T, to estimate the accuracy
     at_once: int | None = None  # models that are trained at the same time, for `--at-once auto`
@@ -85,6 +87,9 @@ def estimate(plan: Plan, context: RunContext, teachers: Sequence[Teacher] = ()) 
     """The cost of a run of this plan, with these teachers besides its patterns."""
     paid = [cost for teacher in teachers for cost in _teacher_costs(plan, teacher) if cost.requests]
     cost = _estimate(plan, context)
+    if plan.static_rows is not None:
+        seconds = len(plan.static_rows) * _classifier_row_seconds(plan, context, plan.static_rows)
+        cost = replace(cost, rows_to_label=len(plan.static_rows), seconds=cost.seconds + round(seconds))
     if not paid:
         return cost
     prices = [each.price for each in paid if each.price is not None]
@@ -346,6 +351,18 @@ def time_member(plan: Plan, context: RunContext, rows: int | None = None) -> Mem
     list(score_rows(model, pair, sample.select(np.arange(min(len(sample), 8))), max_length))  # initialises libraries
     row_seconds = _seconds(lambda: list(score_rows(model, pair, sample, max_length))) / len(sample)
     return MemberTiming(step_seconds, row_seconds, model.model.num_parameters(only_trainable=True))
+
+
+def _classifier_row_seconds(plan: Plan, context: RunContext, rows: Rows) -> float:
+    """Seconds of scoring a row with the final classifier."""
+    classifier = new_classifier(plan.student, plan.task, plan.recipe, context.device)
+    classifier.use_precision(
+        "auto" if GpuOptions.from_recipe(plan.recipe).scores_in_int8(context.device) else "float32"
+    )
+    sample = rows.select(np.resize(np.arange(len(rows)), TIMED_ROWS[context.device]))
+    budget = TOKENS_PER_BATCH[context.device]
+    list(classifier.score_rows(sample.select(np.arange(8)), budget))  # initialises libraries
+    return _seconds(lambda: list(classifier.score_rows(sample, budget))) / len(sample)
 
 
 def time_classifier(plan: Plan, context: RunContext, rows: Rows) -> ClassifierTiming:

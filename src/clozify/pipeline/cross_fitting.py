@@ -98,16 +98,19 @@ def calibrate(decision: Decision, reliability: Reliability | None) -> Decision:
 
 
 def calibrate_classifier(
-    run: Run, held_out: HeldOut | None, unlabeled_scores: NDArray[Any] | None
+    run: Run, held_out: HeldOut | None, unlabeled_scores: NDArray[Any] | None, lost: float = 0.0
 ) -> Reliability | None:
-    """A classifier's estimated accuracy and its temperature; `unlabeled_scores`, (rows, labels), are its own."""
+    """A classifier's estimated accuracy and its temperature; `unlabeled_scores`, (rows, labels), are its own.
+
+    `lost` is how much less accurate it is than a classifier that follows the ensemble.
+    """
     if not isinstance(held_out, HeldOutScores):
         return _label_set_reliability(held_out)
     if unlabeled_scores is None:
         temperature = most_likely_temperature(held_out, *PRIORS[run.plan.method])
         return _reliability(held_out, estimate_accuracy(held_out), temperature, temperature)
     probabilities = softmax(unlabeled_scores.astype(np.float64), axis=-1)
-    estimate = estimate_accuracy(held_out, probabilities.mean(axis=0))
+    estimate = estimate_accuracy(held_out, probabilities.mean(axis=0)).lowered(lost)
     target = target_confidence(estimate, float(probabilities.max(axis=-1).mean()))
     temperature = match_confidence(unlabeled_scores, target)
     reliability = _reliability(held_out, estimate, temperature, match_confidence(held_out.scores, target))
@@ -168,4 +171,9 @@ def publish_reliability(classifier: Path, output_layer: str | None, reliability:
     """Scale a published classifier's logits by its temperature, and put the record into its folder."""
     if output_layer is not None and reliability.temperature != 1.0:
         scale_logits(classifier, output_layer, 1 / reliability.temperature)
+    write_classifier_reliability(classifier, reliability)
+
+
+def write_classifier_reliability(classifier: Path, reliability: Reliability) -> None:
+    """Put the record into a classifier's folder."""
     atomic_write_text(classifier / RELIABILITY_FILE, reliability.model_dump_json(indent=2) + "\n")

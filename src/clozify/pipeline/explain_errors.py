@@ -18,6 +18,7 @@ from clozify.gpu.options import GpuOptions
 from clozify.methods.explain import Occlusion, occlude_rows
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.models.classifier import Classifier, load_classifier
+from clozify.models.static_classifier import StaticClassifier, is_static, load_static_classifier
 from clozify.pipeline.run import Run
 from clozify.prompts.reading import read_lengths
 from clozify.report.run import RunRecord
@@ -95,8 +96,12 @@ class ExplainJob:
         assert plan.test is not None
         with worker.folder.reading("classifiers", self.classifier) as path:
             device = worker.context.device
-            in_int8 = GpuOptions.from_recipe(plan.recipe).scores_in_int8(device)
-            classifier = load_classifier(path / "model", device, "auto" if in_int8 else "float32")
+            classifier: Classifier | StaticClassifier
+            if is_static(path / "model"):
+                classifier = load_static_classifier(path / "model")
+            else:
+                in_int8 = GpuOptions.from_recipe(plan.recipe).scores_in_int8(device)
+                classifier = load_classifier(path / "model", device, "auto" if in_int8 else "float32")
         rows = plan.test.select(self.rows).with_task(classifier.task)
         occlusions = _occlude(classifier, rows, self.labels)
         explained = [
@@ -109,15 +114,18 @@ class ExplainJob:
         return JobResult(f"{len(explained)} test rows  in {time.monotonic() - started:.1f} s")
 
 
-def _occlude(classifier: Classifier, rows: Rows, labels: Sequence[int]) -> list[Occlusion]:
+def _occlude(classifier: Classifier | StaticClassifier, rows: Rows, labels: Sequence[int]) -> list[Occlusion]:
     """The effects of the rows' words; on a CPU, of as many rows as `MAX_WORK` allows."""
-    task, device = rows.task, classifier.device.type
+    task = rows.task
     decision = Decision(task.labels, (0.5,) * len(task.labels) if task.multilabel else None)
+    device = "cpu" if isinstance(classifier, StaticClassifier) else classifier.device.type
 
     def probabilities(variants: Rows) -> NDArray[np.float64]:
         chunks = [chunk for _, chunk in classifier.score_rows(variants, TOKENS_PER_BATCH[device])]
         return decision.probabilities(np.concatenate(chunks))
 
+    if isinstance(classifier, StaticClassifier):  # which reads all of a text, and takes no time
+        return occlude_rows(rows, probabilities, None, labels, MAX_PARTS)
     if device == "cpu":
         weights = classifier.encoder.state_dict().items()  # in int8 they are no parameters
         parameters = sum(tensor.numel() for name, tensor in weights if "embeddings" not in name)

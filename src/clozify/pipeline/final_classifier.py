@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +29,8 @@ from clozify.methods.reliability import HeldOutScores
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.methods.supervised import supervised
 from clozify.metrics import Evaluation, detailed_metrics
-from clozify.models.classifier import TASK_FILE, Classifier, new_classifier, rename_labels, write_thresholds
+from clozify.models.classifier import Classifier, new_classifier
+from clozify.models.classifier_folder import TASK_FILE, rename_labels, write_thresholds
 from clozify.models.loading import make_readable
 from clozify.pipeline.cross_fitting import HeldOut, calibrate, calibrate_classifier, publish_reliability
 from clozify.pipeline.folds import Fold, estimate_folds, make_folds
@@ -48,6 +50,7 @@ from clozify.runs.scope import save_scope
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
 from clozify.utils.checked_files import open_npy, read_json
+from clozify.utils.progress import progress
 
 RECORD = "classifier.json"
 CONFIDENCE_ROWS = 300  # unlabelled rows, evenly spaced, that a classifier is calibrated on
@@ -225,7 +228,7 @@ def train_classifier(
         evaluations.append(
             detailed_metrics(plan.test.targets, probabilities, task.labels, task.label_groups, predicted)
         )
-    return metrics.model_copy(update=_summarize(evaluations, kept)), reliability
+    return metrics.model_copy(update=summarize(evaluations, kept)), reliability
 
 
 def _calibrate(run: Run, held_out: HeldOut | None, job: Path) -> Reliability | None:
@@ -269,7 +272,7 @@ def _best_dev_scores(paths: list[Path]) -> list[float]:
     return [max(scores) for scores in dev_scores] if all(dev_scores) else []
 
 
-def _summarize(evaluations: list[Evaluation], kept: int) -> dict[str, Any]:
+def summarize(evaluations: list[Evaluation], kept: int) -> dict[str, Any]:
     """Mean and standard deviation over the repetitions, and the details of the kept one."""
     details = ("labels", "confusion", "confused", "groups")
     summary: dict[str, Any] = {name: getattr(evaluations[kept], name) for name in details}
@@ -302,7 +305,7 @@ class ClassifierJob:
 
         def score_dev() -> NDArray[np.float32]:
             assert plan.dev is not None
-            return _score(classifier, plan.dev, device)
+            return score_rows(classifier, plan.dev, device)
 
         with worker.monitor(self.name, self.training.steps(plan), score_dev) as (monitor, dev_scores):
             settings, accelerator = self.training.settings(plan), worker.context.accelerator
@@ -311,14 +314,14 @@ class ClassifierJob:
         with worker.folder.writing("classifiers", self.key) as tmp_path:
             if self.fold is not None:
                 held_out = plan.labeled.select(self.fold.held_out(plan))
-                np.save(tmp_path / HELD_OUT_SCORES, _score(classifier, held_out, device))
+                np.save(tmp_path / HELD_OUT_SCORES, score_rows(classifier, held_out, device))
             elif plan.test is not None:
-                np.save(tmp_path / TEST_SCORES, _score(classifier, plan.test, device))
+                np.save(tmp_path / TEST_SCORES, score_rows(classifier, plan.test, device))
             if self.keep_weights:
                 if _is_calibrated(plan) and plan.unlabeled is not None:
                     chosen = np.linspace(0, len(plan.unlabeled) - 1, min(CONFIDENCE_ROWS, len(plan.unlabeled)))
                     sample = plan.unlabeled.select(np.unique(chosen.astype(np.int64)))
-                    np.save(tmp_path / UNLABELED_SCORES, _score(classifier, sample, device))
+                    np.save(tmp_path / UNLABELED_SCORES, score_rows(classifier, sample, device))
                 classifier.save(tmp_path / "model")
                 save_scope(tmp_path / "model", classifier_scope(classifier, plan))
                 make_readable(tmp_path / "model")
@@ -335,7 +338,8 @@ class ClassifierJob:
         return JobResult(f"loss {losses[-1] if losses else float('nan'):.4f}{on_dev}  in {seconds:,.0f} s")
 
 
-def _score(classifier: Classifier, rows: Rows, device: str) -> NDArray[np.float32]:
-    """The classifier's scores, (rows, labels)."""
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=classifier.trains_in_bf16):
-        return np.concatenate([chunk for _, chunk in classifier.score_rows(rows, TOKENS_PER_BATCH[device])])
+def score_rows(classifier: Classifier, rows: Rows, device: str, title: str | None = None) -> NDArray[np.float32]:
+    """The classifier's scores, (rows, labels); with a title, its progress is shown."""
+    shown = nullcontext(lambda count: None) if title is None else progress(title, len(rows))
+    with shown as advance, torch.autocast(device, dtype=torch.bfloat16, enabled=classifier.trains_in_bf16):
+        return np.concatenate([chunk for _, chunk in classifier.score_rows(rows, TOKENS_PER_BATCH[device], advance)])

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, TaskSource, Verbalizer, load_task
-from clozify.data.few_shot import few_shot
+from clozify.data.few_shot import few_shot, select_labeled
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.rows import Rows
 from clozify.errors import DataError, ModelError, TaskError, did_you_mean, quoted
@@ -34,7 +34,6 @@ from clozify.models.cloze import ClozeModel, load_model
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
 from clozify.runs.context import no_log
-from clozify.runs.plan import select_labeled
 from clozify.utils.atomic import atomic_write, check_writable
 from clozify.utils.progress import progress
 

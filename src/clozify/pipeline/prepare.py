@@ -14,7 +14,7 @@ from clozify.config.auto import Conditions, explain, fit_recipe
 from clozify.config.recipe import Recipe, load_recipe
 from clozify.config.task import Task, TaskSource, load_task
 from clozify.config.teachers import ModelEntry
-from clozify.data.few_shot import few_shot
+from clozify.data.few_shot import few_shot, select_labeled
 from clozify.data.in_memory import RowSource, load_rows
 from clozify.data.rows import Rows
 from clozify.errors import DataError, TaskError, quoted
@@ -24,7 +24,7 @@ from clozify.models.lora import check_adapter
 from clozify.pipeline.augmentation import read_paraphrases
 from clozify.pipeline.generative import check_method, default_student, fit_generative, is_generative
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
-from clozify.runs.plan import Plan, empty_rows, select_labeled
+from clozify.runs.plan import Plan, empty_rows
 from clozify.runs.results import ENSEMBLE_METHODS
 from clozify.teachers.base import Teacher
 from clozify.teachers.build import build_teachers
@@ -32,6 +32,7 @@ from clozify.teachers.build import build_teachers
 METHODS = ("pet", "ipet", "frozen", "supervised", *SEMI_SUPERVISED)
 MULTILABEL_METHODS = ("pet", "ipet", "supervised")
 ZERO_SHOT_METHODS = ("ipet", "frozen")  # which need no labelled rows
+STATIC = "static"  # the student that is no encoder
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,14 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         method=inputs.method,
         multilabel=task.multilabel,
     )
-    student = inputs.student or inputs.model
+    encoder = None if inputs.student == STATIC else inputs.student
+    student = encoder or inputs.model
     generative = inputs.method in ENSEMBLE_METHODS and is_generative(inputs.model)
     if generative:
         check_method(inputs.method, inputs.model)
-        student = inputs.student or default_student(inputs.model, warnings)
+        student = encoder or default_student(inputs.model, warnings)
     recipe, choice = _fit_recipe(inputs, recipe, conditions, len(task.pairs), generative, warnings)
+    static_rows = _static_rows(inputs, unlabeled, recipe, warnings)
     if inputs.method in ENSEMBLE_METHODS and unlabeled is not None:
         unlabeled = _sample(unlabeled, recipe, inputs.method, warnings)
     if inputs.method in ENSEMBLE_METHODS and not generative:
@@ -111,14 +114,18 @@ def prepare(inputs: TrainInputs, device: str | None = None) -> Plan:
         student=str(student),
         labeled=labeled,
         unlabeled=unlabeled,
+        static_rows=static_rows,
         test=test,
         dev=dev,
-        paraphrases=None
-        if inputs.augmented is None
-        else read_paraphrases(inputs.augmented, task, inputs.column_mapping),
+        paraphrases=_paraphrases(inputs, task),
         warnings=tuple(warnings),
         choice=choice,
     )
+
+
+def _paraphrases(inputs: TrainInputs, task: Task) -> Rows | None:
+    """The rows of `augmented`."""
+    return None if inputs.augmented is None else read_paraphrases(inputs.augmented, task, inputs.column_mapping)
 
 
 def _fit_recipe(
@@ -130,6 +137,9 @@ def _fit_recipe(
         recipe = load_recipe(fit_recipe(recipe, conditions), inputs.settings)
     if generative:
         recipe = fit_generative(recipe, inputs.model, notes)
+    if inputs.student == STATIC and inputs.method == "frozen":  # which has no classifier by default
+        frozen = recipe.frozen.model_copy(update={"distillation": True})
+        recipe = recipe.model_copy(update={"frozen": frozen})
     if not adapt or inputs.method in SEMI_SUPERVISED:
         return recipe, ""
     return recipe, explain(recipe, conditions, 0 if inputs.method == "supervised" else pairs)
@@ -159,6 +169,11 @@ def _check_method(inputs: TrainInputs, recipe: Recipe, task: Task) -> None:
     method = inputs.method
     if method not in METHODS:
         raise DataError(f"There is no method '{method}'; there is {quoted(METHODS)}.")
+    if inputs.student == STATIC and (method not in ENSEMBLE_METHODS or inputs.unlabeled is None):
+        raise DataError(
+            "The student 'static' learns what a classifier that was distilled from an ensemble answers on unlabelled "
+            "rows; give some (--unlabeled), with the method pet, ipet or frozen."
+        )
     if task.multilabel:
         _check_multilabel(inputs)
     if inputs.labeled is None and method not in ZERO_SHOT_METHODS:
@@ -257,4 +272,29 @@ def _sample(unlabeled: Rows, recipe: Recipe, method: str, warnings: list[str]) -
     if count is None or len(unlabeled) <= count:
         return unlabeled
     warnings.append(f"{count:,} of {len(unlabeled):,} unlabelled rows are used; {setting} sets the number.")
-    return unlabeled.select(np.sort(np.argsort(unlabeled.fingerprints(), kind="stable")[:count]))
+    return _lowest_hashes(unlabeled, count)
+
+
+def _static_rows(inputs: TrainInputs, unlabeled: Rows | None, recipe: Recipe, warnings: list[str]) -> Rows | None:
+    """The unlabelled rows that the classifier labels for a static one; None where none is asked for."""
+    if inputs.student != STATIC or unlabeled is None:
+        return None
+    if not (recipe.frozen.distillation if inputs.method == "frozen" else recipe.distillation):
+        raise DataError(
+            "The student 'static' learns what the distilled classifier answers, and this run would have none: give at "
+            "least two unlabelled rows a label, and do not set distillation=false."
+        )
+    count = recipe.static.unlabeled_rows
+    if count < len(unlabeled):
+        warnings.append(
+            f"{count:,} of {len(unlabeled):,} unlabelled rows are labelled for the static classifier; "
+            "static.unlabeled_rows sets the number."
+        )
+    return _lowest_hashes(unlabeled, count)
+
+
+def _lowest_hashes(rows: Rows, count: int) -> Rows:
+    """At most `count` rows, in their order."""
+    if len(rows) <= count:
+        return rows
+    return rows.select(np.sort(np.argsort(rows.fingerprints(), kind="stable")[:count]))

@@ -42,6 +42,7 @@ def describe_run(plan: Plan, teachers: Sequence[Teacher] = ()) -> dict[str, Any]
             "model": model_key(plan.model),
             "student": model_key(plan.student),
             "paraphrases": None if plan.paraphrases is None else plan.paraphrases.digest,
+            **({} if plan.static_rows is None else {"static_rows": plan.static_rows.digest}),
         },
         **({"teachers": [teacher.key() for teacher in teachers]} if teachers else {}),
     }
@@ -51,6 +52,7 @@ def _unused_sections(plan: Plan) -> set[str]:
     """Later sections of the recipe that the run does not use; run.json is as it was before they existed."""
     unused = set() if plan.task.multilabel else {"multilabel"}
     unused |= set() if plan.recipe.generative != Generative() else {"generative"}
+    unused |= set() if plan.static_rows is not None else {"static"}
     return unused if plan.recipe.estimate != Estimate() else unused | {"estimate"}
 
 

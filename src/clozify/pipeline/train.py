@@ -49,6 +49,7 @@ from clozify.pipeline.run import Run
 from clozify.pipeline.run_files import EnsembleInputs, describe_run, log_file, write_ensemble
 from clozify.pipeline.semi_supervised import train_semi_supervised
 from clozify.pipeline.soft_labels import write_soft_labels
+from clozify.pipeline.static_student import train_static
 from clozify.pipeline.teachers import OtherTeachers, pattern_votes, teacher_metrics, write_combined
 from clozify.pipeline.token_cache import remove_caches
 from clozify.pipeline.trivial_baselines import trivial_baselines
@@ -227,6 +228,8 @@ def _train_pet(run: Run) -> dict[str, Any]:
         confident_rows = plan.recipe.distill.confident_rows if "teachers" in results else None
         training = Distillation(soft_labels, confident_rows=confident_rows)
         results["classifier"], reliability = train_classifier(run, training, decision, held_out)
+        if plan.static_rows is not None:  # a small, fast student of the classifier (not in the paper)
+            results["static"], reliability = train_static(run, results["classifier"], decision, held_out)
     _remove_replaced(run)
     return results | {"thresholds": decision.by_label(), "estimate": _keep(run, reliability)}
 

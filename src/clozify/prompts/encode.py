@@ -23,6 +23,7 @@ from clozify.prompts.tokenizer import SPACE, START, PromptTokenizer, RaggedToken
 from clozify.prompts.truncation import truncate_longest_field, truncate_longest_segment
 
 AS_WRITTEN = Wording()
+TOKENS_PER_BATCH = {"cpu": 2_048, "cuda": 65_536}  # that rows are scored in, at most
 SIMILAR_LENGTH = 0.75  # on a CPU, rows share a forward pass if they have this fraction of the longest one's tokens
 WIDTH_MULTIPLE = 8  # GPU attention kernels are fastest with widths that are multiples of it
 

@@ -40,7 +40,7 @@ def write_card(run: RunRecord, findings: Findings) -> Path | None:
         ]
     student = run.inputs.student
     metadata = ModelCardData(
-        library_name="transformers",
+        library_name="transformers" if run.metrics.static is None else "clozify",
         pipeline_tag="text-classification",
         tags=["clozify", "few-shot", "pattern-exploiting-training", run.method],
         base_model=student if is_hub_name(student) else None,
@@ -56,6 +56,7 @@ def write_card(run: RunRecord, findings: Findings) -> Path | None:
         base=_model_title(student),
         teacher=_model_title(run.inputs.model),
         label_scores=_label_scores(findings),
+        static=run.metrics.static,
     )
     card = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{text.strip()}\n", ignore_metadata_errors=True)
     path = folder / CARD

@@ -62,15 +62,23 @@ def stage_costs(run: RunRecord) -> list[StageCost]:
     elif run.members:
         paths = [member.folder / "member.json" for member in run.members]
         stages.append(_job_costs("patterns: training and scoring", paths))
+    if metrics.static is not None and metrics.classifier is not None:
+        stages.append(_classifier_costs(run, "classifier: training", metrics.classifier.jobs))
     if isinstance(result, ClassifierMetrics):
         if result.augmentation_seconds:
             stages.append(StageCost("text augmentation", 0, result.augmentation_seconds))
         jobs = [job for tried in (result.tried or {}).values() for job in tried.jobs] + result.jobs
         if jobs:
-            paths = [run.jobs_folder / "classifiers" / job / "classifier.json" for job in jobs]
-            stages.append(_job_costs("classifier: training", paths))
+            name = (
+                "classifier: training" if metrics.static is None else "static classifier: labelling rows and training"
+            )
+            stages.append(_classifier_costs(run, name, jobs))
     total = total_seconds(stages)
     return [replace(stage, fraction=(stage.seconds or 0) / total if total else 0.0) for stage in stages]
+
+
+def _classifier_costs(run: RunRecord, name: str, jobs: Iterable[str]) -> StageCost:
+    return _job_costs(name, [run.jobs_folder / "classifiers" / job / "classifier.json" for job in jobs])
 
 
 def _job_costs(name: str, paths: Iterable[Path]) -> StageCost:

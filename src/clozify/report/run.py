@@ -126,9 +126,11 @@ class RunRecord:
 
     @property
     def result_key(self) -> str:
-        """The field of `metrics` with the result: `classifier`, `ensemble`, or a baseline's name."""
+        """The field of `metrics` with the result: `classifier`, `static`, `ensemble`, or a baseline's name."""
         if self.method not in ENSEMBLE_METHODS:
             return self.method
+        if self.metrics.static is not None:
+            return "static"
         return "classifier" if self.has_classifier else "ensemble"
 
     @property

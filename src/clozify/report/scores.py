@@ -66,6 +66,7 @@ def stage_scores(run: RunRecord) -> list[Score]:
         "members": "trained patterns, mean",
         "ensemble": "ensemble",
         "classifier": f"classifier ({METHOD_NAMES[run.method]})",
+        "static": "static classifier",
         **{key: f"classifier ({METHOD_NAMES[key]})" for key in ("supervised", "uda", "mixtext")},
     }
     scores = []
@@ -178,6 +179,13 @@ def conclusions(run: RunRecord, result: Score | None) -> list[str]:
         sentences.append(
             f"The classifier is {gap:.1f} points less accurate than the ensemble that labelled its training rows: "
             "train it for more steps (`distill.max_steps`), or on more unlabelled rows."
+        )
+    transformer = _score(run.metrics.classifier, "") if run.metrics.static is not None else None
+    if transformer is not None and transformer.accuracy - result.accuracy > DISTILLATION_GAP:
+        gap = 100 * (transformer.accuracy - result.accuracy)
+        sentences.append(
+            f"The static classifier is {gap:.1f} points less accurate than the transformer that labelled its training "
+            "rows: train it on more unlabelled rows, or keep the transformer (without `--student static`)."
         )
     return sentences
 

@@ -72,6 +72,7 @@ def show_run(console: Console, metrics: Metrics, with_warnings: bool = True) -> 
         table.table.add_row("  worst and best pattern", worst_and_best, "", "")
     table.add("ensemble", metrics.ensemble)
     table.add(f"classifier ({'iPET' if metrics.method == 'ipet' else 'PET'})", metrics.classifier)
+    table.add("static classifier", metrics.static)
     table.add("supervised baseline", metrics.supervised)
     table.add("UDA", metrics.uda)
     table.add("MixText", metrics.mixtext)

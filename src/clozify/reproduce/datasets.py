@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, load_task
-from clozify.data.few_shot import few_shot
+from clozify.data.few_shot import few_shot, select_labeled
 from clozify.data.in_memory import make_rows
 from clozify.data.readers import SAMPLE, open_data
 from clozify.data.rows import NO_LABEL, Rows, read_rows
@@ -33,7 +33,6 @@ from clozify.reproduce.data_locations import (
     FileLayout,
     column_mapping,
 )
-from clozify.runs.plan import select_labeled
 
 UNLABELED_PER_LABEL = 10_000  # rows of D
 TEST_FRACTION = 0.3  # of a file without an official split: its last rows

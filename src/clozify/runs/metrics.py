@@ -154,7 +154,8 @@ class ClassifierMetrics(Record):
     augmentation: str | None = None
     augmentation_seconds: float | None = None
     versions: int | None = None
-    unlabeled_rows: int | None = None
+    unlabeled_rows: int | None = None  # also of a static classifier
+    agreement: float | None = None  # of a static classifier: share of held-out rows with its teacher's label
 
 
 class TeacherMetrics(Record):
@@ -197,6 +198,7 @@ class Metrics(Record):
     teachers: list[TeacherMetrics] | None = None
     ensemble: Evaluation | None = None
     classifier: ClassifierMetrics | None = None
+    static: ClassifierMetrics | None = None  # the result where `classifier` labelled rows for it (--student static)
     supervised: ClassifierMetrics | None = None
     uda: ClassifierMetrics | None = None
     mixtext: ClassifierMetrics | None = None
@@ -212,4 +214,4 @@ class Metrics(Record):
     @property
     def result(self) -> ClassifierMetrics | Evaluation | None:
         """The measurement of what the run produced: its classifier, or its ensemble where there is none."""
-        return self.classifier or self.supervised or self.uda or self.mixtext or self.ensemble
+        return self.static or self.classifier or self.supervised or self.uda or self.mixtext or self.ensemble

@@ -11,7 +11,6 @@ import numpy as np
 from clozify.config.recipe import Recipe
 from clozify.config.task import Task, Verbalizer
 from clozify.data.rows import Rows
-from clozify.errors import DataError
 from clozify.gpu.options import GpuOptions
 from clozify.models.builtin import is_builtin
 from clozify.models.language_model import LanguageModel, load_model
@@ -34,6 +33,7 @@ class Plan:
     test: Rows | None = None
     dev: Rows | None = None
     paraphrases: Rows | None = None  # of the unlabelled rows, for UDA and MixText
+    static_rows: Rows | None = None  # that the classifier labels for a static one (--student static)
     warnings: tuple[str, ...] = ()
     choice: str = ""  # what the recipe auto chose
     key_labels: tuple[str, ...] = ()  # the labels' names in the keys of jobs, where an earlier run had other names
@@ -107,14 +107,3 @@ def empty_rows(task: Task) -> Rows:
     from datasets import Dataset
 
     return Rows(Dataset.from_dict({name: [] for name in [*task.fields, task.label]}), task, "no labelled rows")
-
-
-def select_labeled(rows: Rows, warnings: list[str], name: str) -> Rows:
-    """The rows that have a label; a warning counts the others."""
-    labeled = np.flatnonzero(rows.is_labeled)
-    if len(labeled) == 0:
-        raise DataError(f"No row of the {name} data '{rows.source}' has a label.")
-    if len(labeled) == len(rows):
-        return rows
-    warnings.append(f"{len(rows) - len(labeled):,} of {len(rows):,} {name} rows have no label and were left out.")
-    return rows.select(labeled)

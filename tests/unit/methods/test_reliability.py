@@ -85,3 +85,10 @@ def test_with_a_narrow_prior_few_rows_change_little_and_many_decide():
     few, many = HeldOutScores(scores[:10], truth[:10], 2), HeldOutScores(scores, truth, 2)
     assert most_likely_temperature(few, 1.8, 0.05) == pytest.approx(1.8, rel=0.15)
     assert most_likely_temperature(many, 1.8, 0.05) > 3
+
+
+def test_a_result_that_loses_accuracy_has_a_lower_estimate_of_the_same_rows():
+    estimate = AccuracyEstimate(0.8, 0.7, 0.9, 50)
+    lower = estimate.lowered(0.05)
+    assert (lower.accuracy, lower.low, lower.high, lower.rows) == pytest.approx((0.75, 0.65, 0.85, 50))
+    assert estimate.lowered(0.75).low == 0

@@ -287,6 +287,16 @@ def classifier_metrics(run):
     return ClassifierMetrics(jobs=["j"], accuracy_std=0.0, accuracy_each=[ensemble["accuracy"]], **ensemble)
 
 
+@pytest.mark.parametrize(("lost", "is_told"), [(0.02, False), (0.05, True)])
+def test_a_static_classifier_that_loses_much_to_its_transformer_is_pointed_out(tmp_path, lost, is_told):
+    run = made(tmp_path)
+    static = classifier_metrics(run).model_copy(update={"accuracy": 0.8})
+    transformer = static.model_copy(update={"accuracy": 0.8 + lost})
+    run = replace(run, metrics=run.metrics.model_copy(update={"classifier": transformer, "static": static}))
+    page = report_page(collect_findings(run))
+    assert ("The static classifier is 5.0 points less accurate" in page) == is_told
+
+
 def test_columns_of_the_confusion_matrix_are_named(tmp_path):
     page = report_page(collect_findings(made(tmp_path, names=["sad", "glad"])))
     header = re.search(r'<table class="heat named">.*?</thead>', page, re.S)[0]

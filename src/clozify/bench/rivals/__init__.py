@@ -18,6 +18,7 @@ from clozify.bench.rivals import (
     model2vec,
     nli,
     pet,
+    pet_static,
     setfit,
     supervised,
     tfidf,
@@ -39,6 +40,7 @@ _MODULES: tuple[Rival, ...] = (
     fastfit,
     setfit,
     pet,
+    pet_static,
     ipet,
 )
 RIVALS: dict[str, Rival] = {rival.NAME: rival for rival in _MODULES}  # the cheapest first

@@ -23,7 +23,7 @@ def load_libraries() -> None:
 class RunModel:
     """A finished run."""
 
-    def __init__(self, job: Job, method: str) -> None:
+    def __init__(self, job: Job, method: str, student: str | None = None) -> None:
         from clozify.config.task import load_task
         from clozify.data.rows import read_rows
         from clozify.inference.training import train
@@ -36,6 +36,7 @@ class RunModel:
             unlabeled=job.unlabeled,
             method=method,
             model=job.model,
+            student=student,
             recipe=job.recipe,
             settings=[f"max_seq_length={job.max_length}", f"seed={job.seed}", *job.settings],
             allow_overlap=True,  # the bench has taken out labelled and test rows

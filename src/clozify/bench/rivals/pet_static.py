@@ -1,0 +1,26 @@
+"""PET with a static student, by `clozify.train`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clozify.bench.rivals.clozify_run import PACKAGES as PACKAGES
+from clozify.bench.rivals.clozify_run import RunModel
+from clozify.bench.rivals.clozify_run import load_libraries as load_libraries
+
+if TYPE_CHECKING:
+    from clozify.bench.rivals.worker import Job
+
+NAME = "pet-static"
+TITLE = "PET, static student"
+SETTINGS = "the bench's recipe; PET's classifier labels all unlabelled rows, which train the static classifier"
+VERSION = 1
+REQUIREMENTS: tuple[str, ...] = ()
+ENCODER = "model"
+UNLABELED = True
+NEEDS = ""
+
+
+def train(job: Job) -> RunModel:
+    """Train by PET, then the static student."""
+    return RunModel(job, "pet", student="static")

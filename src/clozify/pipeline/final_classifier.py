@@ -82,8 +82,8 @@ class Distillation:
     """Training on the soft labels of the unlabelled rows."""
 
     soft_labels: SoftLabels
-    name: str = "classifier"
     confident_rows: float | None = None  # the fraction of each label's rows to train on; None: all rows
+    name: str = "classifier"
 
     def settings(self, plan: Plan) -> Training:
         """The recipe's section `distill`."""

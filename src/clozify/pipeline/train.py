@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clozify.data.decision import Decision
 from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.methods.combination import COMBINED_TEMPERATURE
@@ -225,13 +226,20 @@ def _train_pet(run: Run) -> dict[str, Any]:
     if plan.is_distilled:
         decision = decision.at_temperature(temperature)  # that of the soft labels
         held_out = held_out.at_temperature(temperature) if isinstance(held_out, HeldOutLabelSets) else held_out
-        confident_rows = plan.recipe.distill.confident_rows if "teachers" in results else None
-        training = Distillation(soft_labels, confident_rows=confident_rows)
-        results["classifier"], reliability = train_classifier(run, training, decision, held_out)
-        if plan.static_rows is not None:  # a small, fast student of the classifier (not in the paper)
-            results["static"], reliability = train_static(run, results["classifier"], decision, held_out)
+        training = Distillation(soft_labels, plan.recipe.distill.confident_rows if "teachers" in results else None)
+        reliability = _train_classifiers(run, training, decision, held_out, results)
     _remove_replaced(run)
     return results | {"thresholds": decision.by_label(), "estimate": _keep(run, reliability)}
+
+
+def _train_classifiers(
+    run: Run, training: Distillation, decision: Decision, held_out: HeldOut | None, results: dict[str, Any]
+) -> Reliability | None:
+    """Train the final classifier and, where it is asked for, a static one; adds their metrics to `results`."""
+    results["classifier"], reliability = train_classifier(run, training, decision, held_out)
+    if run.plan.static_rows is not None:  # a small, fast student of the classifier (not in the paper)
+        results["static"], reliability = train_static(run, results["classifier"], decision, held_out)
+    return reliability
 
 
 def _remove_replaced(run: Run) -> None:

@@ -8,8 +8,10 @@ where n(f) counts the rows that have f. The weights W and b minimize
 
     sum_x H(q(x), softmax(W z(x) + b)) + |W|^2 / (2 C),
 
-which is convex, so that there is no seed; with several labels a row the sigmoid takes the place of the softmax. C is
-chosen on held-out rows. Features that occur once are left out, since they say nothing about other rows.
+which is convex, so that there is no seed; with several labels a row the sigmoid takes the place of the softmax. C and a
+temperature T, by which W and b are divided, are those with the lowest cross-entropy on held-out rows: the penalty makes
+scores small, and without T the choice would be of the C that does so least. Features that occur once are left out,
+since they say nothing about other rows.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.sparse import csr_array
 from scipy.special import expit, log_softmax
 
@@ -30,6 +32,7 @@ MIN_COUNT = 2  # of a feature in all rows
 MAX_FEATURES, MAX_WEIGHTS = 1 << 17, 1 << 21  # the file has 2 bytes a weight and 10 a feature
 INVERSE_PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0)  # C
 DEFAULT_INVERSE_PENALTY = 10.0  # without held-out rows
+LOG_TEMPERATURES = (-3.0, 3.0)
 MAX_ITERATIONS, TOLERANCE = 100, 1e-6  # of L-BFGS
 
 
@@ -50,7 +53,7 @@ def fit_static(
 ) -> StaticFit:
     """Train a static classifier on texts by field with soft labels, (rows, labels).
 
-    C is chosen on the rows with the indices `held_out`, if there are any; the result is trained on all rows.
+    C and T are chosen on the rows with the indices `held_out`, if there are any; the result is trained on all rows.
     """
     targets = np.asarray(targets, dtype=np.float32)
     keys = select_features(texts, targets.shape[1])
@@ -62,18 +65,21 @@ def fit_static(
     is_held_out = np.zeros(len(targets), dtype=bool)
     is_held_out[held_out] = True
     solution = np.zeros((len(keys) + 1, targets.shape[1]), dtype=np.float32)  # W, and b last
-    chosen, held_out_scores = DEFAULT_INVERSE_PENALTY, np.zeros((0, targets.shape[1]), dtype=np.float32)
+    chosen, temperature = DEFAULT_INVERSE_PENALTY, 1.0
+    held_out_scores = np.zeros((0, targets.shape[1]), dtype=np.float32)
     if len(held_out):
         training, best = np.flatnonzero(~is_held_out), np.inf
         for inverse_penalty in INVERSE_PENALTIES:
             tried = _minimize(inputs[training], targets[training], inverse_penalty, solution, multilabel)
             scores = _scores(inputs[held_out], tried)
-            loss = float(_loss_and_gradient(scores, targets[held_out], multilabel)[0])
+            tried_temperature, loss = _best_temperature(scores, targets[held_out], multilabel)
             if loss >= best:
                 break
-            best, chosen, solution, held_out_scores = loss, inverse_penalty, tried, scores
+            best, chosen, solution, temperature = loss, inverse_penalty, tried, tried_temperature
+            held_out_scores = (scores / temperature).astype(np.float32)
     solution = _minimize(inputs, targets, chosen, solution, multilabel)
-    return StaticFit(StaticWeights(keys, solution[:-1] * idf[:, None], idf, solution[-1]), chosen, held_out_scores)
+    weights = StaticWeights(keys, solution[:-1] * idf[:, None], idf, solution[-1]).divided_by(temperature)
+    return StaticFit(weights, chosen, held_out_scores)
 
 
 def agreement(scores: NDArray[np.floating], targets: NDArray[np.floating], multilabel: bool = False) -> float:
@@ -139,6 +145,18 @@ def _loss_and_gradient(
     log_probabilities = log_softmax(scores, axis=-1)
     gradient = np.exp(log_probabilities) * targets.sum(axis=-1, keepdims=True) - targets
     return -float((targets * log_probabilities).sum(dtype=np.float64)), gradient.astype(np.float32)
+
+
+def _best_temperature(
+    scores: NDArray[np.float32], targets: NDArray[np.float32], multilabel: bool
+) -> tuple[float, float]:
+    """T with the lowest cross-entropy of the scores divided by it, and this cross-entropy."""
+
+    def loss(log_temperature: float) -> float:
+        return _loss_and_gradient(scores / np.float32(np.exp(log_temperature)), targets, multilabel)[0]
+
+    result = minimize_scalar(loss, bounds=LOG_TEMPERATURES, method="bounded")
+    return float(np.exp(result.x)), float(result.fun)
 
 
 def _minimize(

@@ -1,6 +1,7 @@
 """`clozify drift` on a run with a tiny model."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -94,14 +95,27 @@ def test_the_reference_is_predicted_once_and_kept(path, monkeypatch, tmp_path):
     assert predicted == [50, 50]
 
 
-def test_the_distance_from_half_of_the_reference_is_compared(path):
-    """The reference rows' states are kept with it; new rows far from all of them are out of scope."""
-    report = clozify.drift(path / "run", path / "same.csv")
+def test_the_distance_from_half_of_the_reference_is_compared(path, tmp_path, monkeypatch):
+    """The reference rows' states are kept with it; new rows whose states are far from all of them are out of scope."""
+    computed = module.probabilities_and_states
+
+    def with_made_up_states(run, rows):
+        probabilities, states = computed(run, rows)
+        assert states.shape[0] == len(rows)
+        is_far = np.array(["far" in text for text in rows.texts("text")])
+        states = np.random.default_rng(len(rows)).standard_normal((len(rows), 8)).astype(np.float32)
+        states[~is_far, 4:] = 0  # rows like the reference are in one half of the space, the others in the other
+        states[is_far, :4] = 0
+        return probabilities, states
+
+    monkeypatch.setattr(module, "probabilities_and_states", with_made_up_states)
+    run = shutil.copytree(path / "run", tmp_path / "run", ignore=shutil.ignore_patterns("drift*"))
+    report = clozify.drift(run, path / "same.csv")
     by_name = {statistic.name: statistic for statistic in report.statistics}
     assert list(by_name)[-2:] == ["out-of-scope score", "out of scope, fraction"]
     assert not by_name["out of scope, fraction"].drift
     assert 0 < by_name["out of scope, fraction"].reference <= 0.05
-    far = clozify.drift(path / "run", ["0 1 2 3 4 5 6 7 8 9 ; ; ; ; ; ; ; ; ; ;"] * 150)
+    far = clozify.drift(run, ["a far text"] * 150)
     by_name = {statistic.name: statistic for statistic in far.statistics}
     assert by_name["out of scope, fraction"].new == 1
     assert by_name["out of scope, fraction"].drift

@@ -12,7 +12,8 @@ def distilled(monkeypatch):
     """What the classifier was trained on: the number of rows, and their targets."""
     calls = []
 
-    def record(classifier, rows, targets, setup):
+    def record(classifier, rows, targets, setup, chosen):
+        assert chosen is None  # all rows
         calls.append((len(rows), np.array(targets)))
         return [0.0]
 

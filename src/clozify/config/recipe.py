@@ -118,7 +118,7 @@ class Recipe(Section):
         "float32",
         description="What members score rows in on a CPU where precision is 'auto', and what frozen layers run in; "
         "'auto' is bf16 where a trial finds it faster and close enough, 'int8' is float32 where the processor does not "
-        "sum 8-bit products exactly. 'fp8' is for a GPU, which else scores in bf16; a CPU scores in float32 then.",
+        "sum 8-bit products exactly and fast. 'fp8' is for a GPU, which else scores in bf16; on a CPU it is float32.",
     )
     backslashes_to_spaces: bool = Field(False, description="Replace every backslash in the rows by a space.")
     wording: Wording = Wording()

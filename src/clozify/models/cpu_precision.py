@@ -24,7 +24,7 @@ from clozify.errors import RecipeError
 from clozify.gpu.options import GpuOptions, Precision
 from clozify.models.builtin import is_builtin
 from clozify.models.cloze import load_model
-from clozify.models.int8_linear import sums_exactly
+from clozify.models.int8_linear import suits_processor
 
 CHILD = (sys.executable, "-m", "clozify.models.cpu_precision")
 TIMEOUT = 120.0  # seconds
@@ -80,8 +80,8 @@ def choose_precision(recipe: Recipe, model: str | Path, device: str, notes: list
         notes.append("fp8 is for GPUs: rows are scored in float32.")
         return recipe.model_copy(update={"scoring": "float32"})
     if requested == "int8":
-        if not sums_exactly():
-            notes.append("This processor does not sum 8-bit products exactly: rows are scored in float32.")
+        if not suits_processor():
+            notes.append("8-bit products are slow or inexact on this processor: rows are scored in float32.")
             return recipe.model_copy(update={"scoring": "float32"})
         return recipe
     path = Path(model).resolve() if not is_builtin(model) and Path(model).is_dir() else model

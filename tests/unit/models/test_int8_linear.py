@@ -102,3 +102,10 @@ def test_a_precision_that_cannot_be_used_is_refused(folder, monkeypatch):
         load_classifier(folder, "cpu", "int8")
     with pytest.raises(RunError, match="no precision 'int4'; choose of 'auto', 'float32' and 'int8'"):
         FinishedRun(folder, precision="int4")
+
+
+@pytest.mark.parametrize(("exact", "gain", "suits"), [(True, 2.5, True), (True, 0.05, False), (False, 2.5, False)])
+def test_members_score_in_int8_only_where_the_processor_is_exact_and_fast(monkeypatch, exact, gain, suits):
+    """Without VNNI the product may be exact and far slower than in float32."""
+    monkeypatch.setattr(int8_linear, "try_int8", lambda layer: Int8Trial(exact, gain))
+    assert int8_linear.suits_processor.__wrapped__() is suits

@@ -5,8 +5,8 @@ a word, as are currency signs, emoji, `!`, `?` and `%`. With c_1 ... c_n a word'
 
     h(word) = mix(sum_i c_i p^i mod 2^64),    h(word, next) = mix(3 h(word) + q h(next) mod 2^64).
 
-One processor hashes twenty times the rows a second that the `tokenizers` library reads with a WordPiece vocabulary
-(benchmarks/static_student.py), which is why there is no vocabulary.
+A second of processor time hashes over twenty times the rows that the `tokenizers` library reads with a WordPiece
+vocabulary (benchmarks/static_student.py), which is why there is no vocabulary.
 """
 
 from __future__ import annotations

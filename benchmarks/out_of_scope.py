@@ -243,8 +243,11 @@ def print_table(folder: Path, part: str) -> None:
 def embed(run: FinishedRun, rows: Rows, path: Path) -> None:
     """Write the classifier's outputs of the rows."""
     from clozify.methods.score import TOKENS_PER_BATCH
+    from clozify.models.classifier import Classifier
 
-    chunks = list(run.loaded_classifier.embed_rows(rows, TOKENS_PER_BATCH[run.device]))
+    classifier = run.loaded_classifier
+    assert isinstance(classifier, Classifier)
+    chunks = list(classifier.embed_rows(rows, TOKENS_PER_BATCH[run.device]))
     logits, states = (np.concatenate([chunk[part] for chunk in chunks]) for part in (1, 2))
     labels = rows.labels if rows.has_labels else np.full(len(rows), -1)
     Embedded(logits, states[:, 0], states[:, 1], labels.astype(np.int64)).save(path)

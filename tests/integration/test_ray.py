@@ -197,7 +197,7 @@ def test_an_error_that_the_user_can_correct_is_raised_at_once(worker):
     worker.context.log = lines.append
     with RayExecutor(at_once=1) as executor, pytest.raises(ClozifyError, match="The loss is nan"):
         run_all(executor, worker, [RefusedJob()])
-    assert not lines
+    assert not [line for line in lines if not line.startswith("waiting for free resources")]  # no second try
 
 
 @pytest.mark.slow

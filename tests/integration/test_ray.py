@@ -71,6 +71,11 @@ def at_work() -> list[psutil.Process]:
     return results
 
 
+def without_waiting(lines):
+    """What was logged, without that a busy machine's cluster took a while to start."""
+    return [line for line in lines if not line.startswith("waiting for free resources")]
+
+
 def test_a_worker_that_is_killed_is_replaced_and_leaves_no_half_a_job(worker):
     lines: list[str] = []
     worker.context.log = lines.append
@@ -78,7 +83,7 @@ def test_a_worker_that_is_killed_is_replaced_and_leaves_no_half_a_job(worker):
         ((_, result),) = run_all(executor, worker, [KilledJob()])
     assert result.summary == "trained"
     assert (worker.folder.job_path("members", "key") / "member.json").exists()
-    assert lines == ["member 1/1  failed: its worker died (1 of 3 tries)"]
+    assert without_waiting(lines) == ["member 1/1  failed: its worker died (1 of 3 tries)"]
     assert "The actor died" in (worker.folder.path / "workers" / "0.txt").read_text()
 
 
@@ -197,7 +202,7 @@ def test_an_error_that_the_user_can_correct_is_raised_at_once(worker):
     worker.context.log = lines.append
     with RayExecutor(at_once=1) as executor, pytest.raises(ClozifyError, match="The loss is nan"):
         run_all(executor, worker, [RefusedJob()])
-    assert not [line for line in lines if not line.startswith("waiting for free resources")]  # no second try
+    assert not without_waiting(lines)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ patterns; the encoder runs once for each pattern.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -82,57 +82,28 @@ def score_rows(
     token_budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
     pairs = [pair for pattern in prompts.patterns for pair in pattern.pairs]
     scorers = [_batch_scorer(model, pattern, rows.task) for pattern in prompts.patterns]
-
-    def launch_chunk(start: int, stop: int) -> _LaunchedChunk:
-        if tokens is None:
-            columns = prompts.tokenize(model, rows, start, stop)
-        else:
-            columns = {field: field_tokens.slice(start, stop) for field, field_tokens in tokens.items()}
-        encoded = [EncodedRows(pattern.template, columns, max_length) for pattern in prompts.patterns]
-        chunk = _LaunchedChunk(start, (len(pairs), stop - start, len(rows.task.labels)))
-        for scorer, encoded_rows in zip(scorers, encoded, strict=True):
-            for index, batch in enumerate(encoded_rows.batches(token_budget)):
-                if not current_group().owns_batch(index):
-                    continue
-                chunk.batches += [(pairs.index(pair), batch.rows, values) for pair, values in scorer(batch)]
-                advance(len(batch.rows))
-        if stats is not None:
-            stats.update(columns, encoded)
-        return chunk
-
     with model.scoring():
-        spans = rows.chunks(chunk_rows(len(pairs) * len(rows.task.labels)), *(span or (0, None)))
-        chunks = (launch_chunk(start, stop) for start, stop in spans)
-        for chunk in _one_late(chunks) if model.device.type == "cuda" else chunks:
-            yield chunk.start, current_group().sum_arrays(chunk.scores())
-
-
-@dataclass
-class _LaunchedChunk:
-    """A chunk of rows whose scores a GPU may still be computing."""
-
-    start: int  # the first row
-    shape: tuple[int, int, int]  # of the scores: pairs, rows, labels
-    # pair, rows within the chunk, and their scores on the device
-    batches: list[tuple[int, NDArray[np.int64], torch.Tensor]] = field(default_factory=list)
-
-    def scores(self) -> NDArray[np.float32]:
-        """Wait for the scores."""
-        scores = np.zeros(self.shape, dtype=np.float32)
-        for pair, batch_rows, batch_scores in self.batches:
-            scores[pair, batch_rows] = batch_scores.float().cpu().numpy()
-        return scores
-
-
-def _one_late(chunks: Iterable[_LaunchedChunk]) -> Iterator[_LaunchedChunk]:
-    """Each chunk after the next one was launched: a GPU is not idle while the host prepares that."""
-    previous = None
-    for chunk in chunks:
-        if previous is not None:
-            yield previous
-        previous = chunk
-    if previous is not None:
-        yield previous
+        for start, stop in rows.chunks(chunk_rows(len(pairs) * len(rows.task.labels)), *(span or (0, None))):
+            if tokens is None:
+                columns = prompts.tokenize(model, rows, start, stop)
+            else:
+                columns = {field: field_tokens.slice(start, stop) for field, field_tokens in tokens.items()}
+            encoded = [EncodedRows(pattern.template, columns, max_length) for pattern in prompts.patterns]
+            scores = np.zeros((len(pairs), stop - start, len(rows.task.labels)), dtype=np.float32)
+            on_device: list[
+                tuple[int, NDArray[np.int64], torch.Tensor]
+            ] = []  # copied after the loop: `.cpu()` synchronises with the GPU
+            for scorer, encoded_rows in zip(scorers, encoded, strict=True):
+                for index, batch in enumerate(encoded_rows.batches(token_budget)):
+                    if not current_group().owns_batch(index):
+                        continue
+                    on_device += [(pairs.index(pair), batch.rows, values) for pair, values in scorer(batch)]
+                    advance(len(batch.rows))
+            for pair_index, batch_rows, batch_scores in on_device:
+                scores[pair_index, batch_rows] = batch_scores.float().cpu().numpy()
+            if stats is not None:
+                stats.update(columns, encoded)
+            yield start, current_group().sum_arrays(scores)
 
 
 def _batch_scorer(

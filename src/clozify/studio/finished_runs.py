@@ -120,10 +120,6 @@ class FinishedRuns:
         reliability = self._open(run).reliability
         return 0 if reliability is None else reliability.rows
 
-    def is_multilabel(self, run: StudioRun) -> bool:
-        """Whether rows may have several labels, for which there are neither thresholds nor sets."""
-        return self._open(run).task.multilabel
-
     def _open(self, run: StudioRun) -> FinishedRun:
         key = _key(run)
         with self._lock:
@@ -216,7 +212,9 @@ def _prediction_set(scored: _ScoredText, decision: Decision, abstainer: Abstaine
     sets = abstainer.answers(scored.probabilities[None]).sets
     assert sets is not None  # a level is there
     (names,) = decision.name_lists(sets)
-    return Verdict(f"Prediction set at the level {abstainer.level:g}: {', '.join(names)}.", None, abstainer.lines())
+    return Verdict(
+        f"Prediction set at the level {abstainer.level:g}: {', '.join(names) or 'no label'}.", None, abstainer.lines()
+    )
 
 
 def _in_scope(scored: _ScoredText, abstainer: Abstainer) -> Verdict:

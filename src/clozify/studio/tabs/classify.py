@@ -53,8 +53,6 @@ def draw_classify_tab(project: Project) -> None:
 def _draw_options(project: Project, run: StudioRun) -> AbstainOptions:
     """Draw the inputs for which texts are answered; only those that the run has what they need for."""
     held_out, has_scope = project.finished.held_out_rows(run), project.finished.has_scope(run)
-    if project.finished.is_multilabel(run):
-        return AbstainOptions(reject_out_of_scope=_draw_rejected(has_scope))
     left, middle, right = st.columns(3)
     names = [ALWAYS, *THRESHOLDS] if held_out else [ALWAYS, next(iter(THRESHOLDS))]
     chosen = left.selectbox("Answer", names, key=f"answer {bool(held_out)}")

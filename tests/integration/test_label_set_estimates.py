@@ -1,6 +1,7 @@
 """Runs with several labels a row estimate micro-F1 without test rows: in every file, report and command."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -8,9 +9,12 @@ from typer.testing import CliRunner
 
 import clozify
 from clozify.cli import app
+from clozify.inference.abstaining import AbstainOptions
 from clozify.pipeline.folds import Fold
 from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.runs.reliability import load_reliability
+from clozify.studio.finished_runs import FinishedRuns
+from clozify.studio.runs import StudioRun
 
 from .test_multilabel import SETTINGS, files, run  # noqa: F401
 
@@ -101,3 +105,15 @@ def test_the_folds_models_are_those_of_the_thresholds(run, files):  # noqa: F811
         confidence == pytest.approx(reliability.confidence, abs=1e-6) and correct == reliability.correct
         for confidence, correct in naive
     )
+
+
+def test_the_studio_names_the_set_and_says_whether_it_answers(run, files):  # noqa: F811
+    run()
+    finished, of_run = FinishedRuns(threading.RLock()), StudioRun(files, 1)
+    of_run.path = files / "run"
+    options = AbstainOptions(min_confidence=1e-9, sets=0.5)
+    classified = finished.classify(of_run, dict.fromkeys(finished.fields(of_run), "a text"), options)
+    assert not classified.problems
+    answered, labels = (verdict.text for verdict in classified.verdicts)
+    assert answered.startswith("Answered")
+    assert labels.startswith("Prediction set at the level 0.5: ")

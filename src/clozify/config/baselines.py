@@ -148,3 +148,9 @@ class Augment(Section):
     temperature: float = Field(
         0.9, gt=0, description="Sampling temperature of words; 0.9 in MixText's back-translation."
     )
+    samples: int = Field(
+        5,
+        ge=1,
+        description="Translations sampled of each text, of which the most probable is taken; 5 in MixText's script. "
+        "Fewer are faster and worse.",
+    )

@@ -23,7 +23,7 @@ from clozify.data.readers import open_data
 from clozify.data.rows import Rows
 from clozify.errors import DataError, quoted
 from clozify.gpu.options import GpuOptions
-from clozify.methods.backtranslation import Translator, backtranslate
+from clozify.methods.backtranslation import Sampling, Translator, backtranslate
 from clozify.methods.rewriting import rewrite
 from clozify.models.cloze import ClozeModel, load_model
 from clozify.pipeline.run import Run
@@ -38,6 +38,7 @@ TIME_FILE = "augmentation.json"
 ID = "id"  # the id column of paraphrases where the task names none
 
 Texts = dict[str, list[str]]  # by field
+AugmentTexts = Callable[[int, Sequence[str], int, Callable[[int], None]], list[str]]  # version, texts, seed, advance
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,18 @@ class Augmenter:
     description: str
     versions: int  # of every row
     key: dict[str, Any]  # what the result depends on, for a job's key
-    augment: Callable[[int, Sequence[str], int], list[str]]  # (version, texts, seed) -> texts
+    augment: AugmentTexts
+    unit: str = "texts"  # what `augment` counts for the progress bar
+    units_per_text: int = 1
 
-    def augment_rows(self, plan: Plan, rows: Rows, version: int, chunk: int) -> Texts:
+    def augment_rows(
+        self, plan: Plan, rows: Rows, version: int, chunk: int, advance: Callable[[int], None] = lambda count: None
+    ) -> Texts:
         """One version of a chunk of rows; every field is augmented by itself, with its own seed."""
         texts = {}
         for index, field in enumerate(plan.task.fields):
             seed = np.random.SeedSequence([plan.recipe.seed, chunk, version, index]).generate_state(1)[0]
-            texts[field] = self.augment(version, rows.texts(field), int(seed))
+            texts[field] = self.augment(version, rows.texts(field), int(seed), advance)
         return texts
 
 
@@ -123,11 +128,10 @@ def _augment_chunk(run: Run, augmenter: Augmenter, rows: Rows, number: int, labe
     if folder.has_job("augmentations", key, run.context.log):
         run.context.log(f"{name}  already done")
         return path
-    with folder.writing("augmentations", key) as tmp_path, progress(name, augmenter.versions * len(rows)) as advance:
-        versions, started = [], time.monotonic()
-        for version in range(augmenter.versions):
-            versions.append(augmenter.augment_rows(plan, rows, version, number))
-            advance(len(rows))
+    total = augmenter.versions * len(rows) * len(plan.task.fields) * augmenter.units_per_text
+    with folder.writing("augmentations", key) as tmp_path, progress(name, total, augmenter.unit) as advance:
+        started = time.monotonic()
+        versions = [augmenter.augment_rows(plan, rows, v, number, advance) for v in range(augmenter.versions)]
         _save(tmp_path / "texts.parquet", rows, versions)
         (tmp_path / TIME_FILE).write_text(json.dumps({"seconds": time.monotonic() - started}), encoding="utf-8")
     run.context.log(f"{name}  done")
@@ -152,17 +156,17 @@ def make_augmenter(plan: Plan, device: str) -> Augmenter:
     settings = plan.recipe.augment
     if settings.method == "rewriting":
         return _rewriting(plan, device)
-    models = settings.backtranslation
+    models, sampling = settings.backtranslation, Sampling(settings.temperature, settings.samples)
     in_bf16 = GpuOptions.from_recipe(plan.recipe).scores_in_bf16(device)
     dtype = torch.bfloat16 if in_bf16 else torch.float32
     loaded: list[tuple[Translator, Translator]] = []
 
-    def augment(version: int, texts: Sequence[str], seed: int) -> list[str]:
+    def augment(version: int, texts: Sequence[str], seed: int, advance: Callable[[int], None]) -> list[str]:
         if not loaded:  # all of them, so that one that cannot be loaded is known before the first translation
             loaded.extend(
                 [(Translator(forward, device, dtype), Translator(back, device, dtype)) for forward, back in models]
             )
-        return backtranslate(*loaded[version], texts, settings.temperature, seed)
+        return backtranslate(*loaded[version], texts, sampling, seed, advance)
 
     return Augmenter(
         "back-translation by " + "; ".join(f"'{forward}' and '{back}'" for forward, back in models),
@@ -170,9 +174,12 @@ def make_augmenter(plan: Plan, device: str) -> Augmenter:
         {
             "models": [[model_key(name) for name in pair] for pair in models],
             "temperature": settings.temperature,
+            "samples": settings.samples,
             **({"precision": "bf16"} if in_bf16 else {}),
         },
         augment,
+        "translations",
+        2,  # there and back
     )
 
 
@@ -180,10 +187,12 @@ def _rewriting(plan: Plan, device: str) -> Augmenter:
     settings, length = plan.recipe.augment, plan.recipe.max_seq_length
     loaded: list[ClozeModel] = []
 
-    def augment(_: int, texts: Sequence[str], seed: int) -> list[str]:
+    def augment(_: int, texts: Sequence[str], seed: int, advance: Callable[[int], None]) -> list[str]:
         if not loaded:
             loaded.append(load_model(plan.model, device))
-        return rewrite(loaded[0], texts, settings, length, seed)
+        rewritten = rewrite(loaded[0], texts, settings, length, seed)
+        advance(len(texts))
+        return rewritten
 
     return Augmenter(
         f"rewriting {100 * settings.mask_share:g}% of the tokens by the masked language model '{plan.model}'",

@@ -12,12 +12,13 @@ from clozify.config.task import parse_task
 from clozify.data.rows import read_rows
 from clozify.errors import ClozifyError
 from clozify.methods import backtranslation
-from clozify.methods.backtranslation import Translator, backtranslate
+from clozify.methods.backtranslation import Sampling, Translator, backtranslate
 from clozify.methods.rewriting import Vocabulary, rewrite
 from clozify.pipeline import augmentation
 from clozify.pipeline.augmentation import join_paraphrases, make_augmenter, read_paraphrases
 from tests.tiny import byte_bpe
 
+SAMPLING = Sampling(temperature=0.9, samples=2)
 TEXTS = ["A game for children, a GAME!", "", "日本 mail 🙂 server", "x", "utility for analysis of data. " * 20]
 
 
@@ -94,31 +95,65 @@ def marian(tmp_path_factory):
 
 def test_a_text_goes_there_and_back_the_same_way_for_the_same_seed(marian):
     model = Translator(marian, "cpu")
-    result = backtranslate(model, model, TEXTS, 0.9, seed=3)
-    assert result == backtranslate(model, model, TEXTS, 0.9, seed=3)
-    assert result != backtranslate(model, model, TEXTS, 0.9, seed=4)
+    result = backtranslate(model, model, TEXTS, SAMPLING, seed=3)
+    assert result == backtranslate(model, model, TEXTS, SAMPLING, seed=3)
+    assert result != backtranslate(model, model, TEXTS, SAMPLING, seed=4)
     assert result[1] == ""
     assert all(result[row] for row in (0, 2, 3, 4))
     assert result[0] != TEXTS[0]
 
 
+def mean_log_probability(model, text_ids, ids, temperature):
+    """One sequence by itself: each token's probability, up to the first end token."""
+    end, pad = model.config.eos_token_id, model.config.pad_token_id
+    tokens = ids.tolist()
+    tokens = tokens[: tokens.index(end) + 1] if end in tokens else tokens
+    with torch.no_grad():
+        scores = model(input_ids=text_ids[None], decoder_input_ids=torch.tensor([tokens[:-1]])).logits[0] / temperature
+    scores[:, pad] = -torch.inf
+    logs = torch.log_softmax(scores, -1)
+    return float(np.mean([logs[step, token].item() for step, token in enumerate(tokens[1:])]))
+
+
+def test_the_most_probable_of_the_sampled_translations_is_taken(marian, monkeypatch):
+    """Samples end at different lengths; what stands behind the end, whose score is -inf, must not count."""
+    translator, sampled = Translator(marian, "cpu"), []
+    model = translator.model
+    model.final_logits_bias[0, model.config.eos_token_id] = 5.0  # or random weights never end a text
+    model.generation_config.bad_words_ids = [[model.config.pad_token_id]]  # as Marian's models have it
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda **kw: sampled.append(generate(**kw)) or sampled[-1])
+    texts = ["a game for children", "mail server"]
+    result = translator.translate(texts, Sampling(0.9, 6), seed=1)
+    assert sampled[0].shape[0] == 12
+    assert len({(row != model.config.pad_token_id).sum().item() for row in sampled[0]}) > 1
+    for row, text in enumerate(texts):  # a single batch, the longer text first
+        candidates = sampled[0][6 * row : 6 * row + 6]
+        text_ids = torch.tensor(translator.tokenizer(text)["input_ids"])
+        means = [mean_log_probability(model, text_ids, ids, 0.9) for ids in candidates]
+        best = translator.tokenizer.decode(candidates[int(np.argmax(means))], skip_special_tokens=True)
+        assert result[row] == best.strip()
+
+
 def test_texts_are_translated_in_batches_of_like_length_and_come_back_in_their_order(marian, monkeypatch):
     """Padding to the longest of all would cost most of the time; an order that is lost would pair rows at random."""
-    model, widths = Translator(marian, "cpu"), []
+    model, widths, done = Translator(marian, "cpu"), [], []
     texts = [" ".join(["game"] * count) for count in (3, 30, 1, 0, 12, 2, 29, 11, 1)]
     lengths = [len(ids) for ids in model.tokenizer(texts)["input_ids"]]
     monkeypatch.setitem(backtranslation.TOKENS_PER_BATCH, "cpu", 64)
 
-    def echo(input_ids, **_):
+    def echo(input_ids, logits_processor, **_):
         widths.append(tuple(input_ids.shape))
+        logits_processor[0](input_ids, torch.zeros(len(input_ids), model.model.config.vocab_size))
         return input_ids
 
     monkeypatch.setattr(model.model, "generate", echo)
-    assert model.translate(texts, 0.9, seed=0) == texts
+    assert model.translate(texts, Sampling(0.9, 1), seed=0, advance=done.append) == texts
     assert all(rows * width <= 64 or rows == 1 for rows, width in widths)
     assert [width for _, width in widths] == sorted((width for _, width in widths), reverse=True)
     assert widths[0][1] == max(lengths)
     assert sum(rows for rows, _ in widths) == len(texts) - 1  # the empty one is left out
+    assert sum(done) == len(texts)
     assert sum(rows * width for rows, width in widths) < 0.7 * len(texts) * max(lengths)
 
 
@@ -140,7 +175,7 @@ def test_translation_models_compute_in_the_recipe_s_precision(marian, monkeypatc
     plan = SimpleNamespace(recipe=load_recipe("paper", [pairs, *settings]))
     augmenter = make_augmenter(plan, device)
     assert loaded == []
-    assert augmenter.augment(1, ["x"], 0) == [f"c {marian}", "x"]
+    assert augmenter.augment(1, ["x"], 0, lambda count: None) == [f"c {marian}", "x"]
     # all at once: a pair that cannot be loaded must not be discovered after hours of translation by the first
     assert loaded == [(name, device, dtype) for name in (marian, "b", "c", marian)]
     assert ("precision" in augmenter.key) == (dtype == torch.bfloat16)
@@ -149,7 +184,7 @@ def test_translation_models_compute_in_the_recipe_s_precision(marian, monkeypatc
 def test_a_model_in_bf16_translates(marian):
     model = Translator(marian, "cpu", torch.bfloat16)
     assert model.model.dtype == torch.bfloat16
-    result = backtranslate(model, model, TEXTS, 0.9, seed=3)
+    result = backtranslate(model, model, TEXTS, SAMPLING, seed=3)
     assert result[1] == ""
     assert all(result[row] for row in (0, 2, 3, 4))
 

@@ -1,21 +1,24 @@
 """Scores for "none of these labels", compared on CLINC150: AUROC and the false-positive rate at 95% recall.
 
-PET is trained on CLINC150's labeled_5.csv and pile.csv. Every candidate score is computed from its classifier's logits
+PET is trained on CLINC150's labeled_5.csv and pile.csv; `--method supervised` trains on labeled_5.csv alone, whose rows
+are then all reference rows. Every candidate score is computed from its classifier's logits
 and states; SetFit's maximum softmax is of the same rows and encoder. A score is to be high for the rows of
 out_of_scope_val.csv and low for those of labeled_10.csv that are not in labeled_5.csv; with `--test`, the same for
 out_of_scope_test.csv and test.csv. CLOZIFY_DATA_FOLDER holds clinc150/.
 
 Logits are divided by the temperature that suits the validation rows best, which the scores of probabilities depend on.
-Logits and states are kept in `--output` as arrays (seven files below 16 MiB); `--no-pet --no-setfit` prints the tables
-of arrays that are there. SetFit runs as in `setfit_comparison.py`.
+Logits and states are kept in `--output` as arrays (seven files below 16 MiB); `--no-train --no-setfit` prints the
+tables of arrays that are there. SetFit runs as in `setfit_comparison.py`.
 
     CLOZIFY_DATA_FOLDER=data python benchmarks/out_of_scope.py --output runs/out-of-scope --cpu-recipe --test
+    CLOZIFY_DATA_FOLDER=data python benchmarks/out_of_scope.py --method supervised --no-setfit --output runs/supervised
 """
 
 from __future__ import annotations
 
 import csv
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -212,16 +215,18 @@ def measures(inside: Array, outside: Array) -> tuple[float, float]:
 
 
 def print_table(folder: Path, part: str) -> None:
-    """Print every candidate's measures on the rows of a part, "val" or "test"."""
+    """Print every candidate's measures on the rows of a part, "val" or "test"; thresholds are the run's own."""
+    from clozify.runs.scope import load_scope
+
     if not (folder / "reference.npz").is_file():
-        print("The folder has no arrays of PET.")
+        print("The folder has no arrays of a classifier.")
         return
     reference, inside, outside = (Embedded.load(folder / f"{n}.npz") for n in ("reference", part, f"{part}-out"))
     temperature = temperature_for(Embedded.load(folder / "val.npz"))
     reference, inside, outside = (rows.scaled(1 / temperature) for rows in (reference, inside, outside))
     accuracy = (inside.logits.argmax(axis=1) == inside.labels).mean()
     print(f"\n{part}: {len(inside.labels):,} rows in scope, {len(outside.labels):,} out of scope")
-    print(f"PET's accuracy on those in scope: {100 * accuracy:.1f}\n")
+    print(f"accuracy on those in scope: {100 * accuracy:.1f}\n")
     print("| score | AUROC | false positives at 95% recall |\n|---|---|---|")
     if (folder / f"setfit-{part}.npz").is_file():
         with np.load(folder / f"setfit-{part}.npz") as stored:
@@ -231,10 +236,12 @@ def print_table(folder: Path, part: str) -> None:
     for name, scores in candidates(reference, inside.joined(outside)):
         auroc, rejected = measures(scores[: len(inside.labels)], scores[len(inside.labels) :])
         print(f"| {name} | {100 * auroc:.1f} | {100 * rejected:.1f} |", flush=True)
-    scope = score_in_use(reference)
+    scope = load_scope(folder) or score_in_use(reference)
     for fraction in (0.01, 0.05, 0.1):
         threshold = scope.threshold(fraction)
-        assert threshold is not None  # there are enough unlabelled rows
+        if threshold is None:
+            print(f"--reject-out-of-scope {fraction}: too few rows of the training")
+            continue
         wrongly, rightly = (100 * (scope.scores(rows.mean) > threshold).mean() for rows in (inside, outside))
         print(f"--reject-out-of-scope {fraction}: {wrongly:.1f}% of the rows in scope, {rightly:.1f}% of the others")
 
@@ -310,19 +317,31 @@ class Data:
         return cls(task, labeled, unlabeled, inside, outside)
 
 
-def run_pet(data: Data, output: Path, model: str, settings: list[str]) -> None:
-    """Train PET and write its classifier's outputs for the reference, validation and test rows."""
+def run_clozify(data: Data, output: Path, model: str, method: str, settings: list[str]) -> None:
+    """Train a method and write its classifier's outputs for the reference, validation and test rows."""
     import clozify
+    from clozify.runs.scope import SCOPE_FILE
 
     with tempfile.TemporaryDirectory() as name:
-        started, unlabeled = time.monotonic(), data.unlabeled
-        run = Path(name) / "run"
+        started, unlabeled = time.monotonic(), None if method == "supervised" else data.unlabeled
         result = clozify.train(
-            data.task, data.labeled, run, unlabeled=unlabeled, model=model, settings=settings, log=print
+            data.task,
+            data.labeled,
+            Path(name) / "run",
+            unlabeled=unlabeled,
+            method=method,
+            model=model,
+            settings=settings,
+            log=print,
         )
-        print(f"PET: {time.monotonic() - started:.0f} s", flush=True)
-        some = np.sort(np.random.default_rng(0).permutation(len(unlabeled))[:REFERENCE_ROWS])
-        embed(result.run, joined(data.task, data.labeled, unlabeled.select(some)), output / "reference.npz")
+        print(f"{method}: {time.monotonic() - started:.0f} s", flush=True)
+        reference = data.labeled
+        if unlabeled is not None:
+            some = np.sort(np.random.default_rng(0).permutation(len(unlabeled))[:REFERENCE_ROWS])
+            reference = joined(data.task, data.labeled, unlabeled.select(some))
+        embed(result.run, reference, output / "reference.npz")
+        assert result.classifier is not None
+        shutil.copy(result.classifier / SCOPE_FILE, output)
         for part in data.inside:
             embed(result.run, data.inside[part], output / f"{part}.npz")
             embed(result.run, data.outside[part], output / f"{part}-out.npz")
@@ -352,7 +371,8 @@ def main(
     seed: int = 0,
     labels: Annotated[int, typer.Option(help="Use the first labels alone, to try this script; 0: all.")] = 0,
     cpu_recipe: bool = False,
-    pet: Annotated[bool, typer.Option(help="Train PET; without, its arrays are in the folder already.")] = True,
+    method: Annotated[str, typer.Option(help="pet or supervised.")] = "pet",
+    train: Annotated[bool, typer.Option(help="Train; without, the arrays are in the folder already.")] = True,
     setfit: Annotated[bool, typer.Option(help="Train SetFit.")] = True,
     setfit_python: str = sys.executable,
     setfit_site: str = "",
@@ -360,7 +380,7 @@ def main(
 ) -> None:
     """Train, keep the arrays, and print a table for the validation rows and, if asked for, the test rows."""
 
-    if pet or setfit:
+    if train or setfit:
         if not os.environ.get("CLOZIFY_DATA_FOLDER"):
             sys.exit("Set CLOZIFY_DATA_FOLDER to the folder with clinc150/.")
         settings = [f"seed={seed}", *(setting or [])]
@@ -373,8 +393,8 @@ def main(
                 write_subset(folder, labels, Path(subset))
                 folder = Path(subset)
             data = Data.load(folder, test)
-            if pet:
-                run_pet(data, output, model, settings)
+            if train:
+                run_clozify(data, output, model, method, settings)
             if setfit:
                 run_setfit(data, output, model, setfit_python, setfit_site)
     for part in ["val", "test"] if test else ["val"]:

@@ -256,6 +256,17 @@ def test_a_trained_classifier_has_its_reference_rows(method, start_run, files):
     assert ((scores >= -1e-3) & (scores <= 2)).all()
 
 
+def test_the_threshold_of_a_supervised_classifier_is_from_rows_that_its_models_were_not_trained_on(start_run, files):
+    """Rows that a classifier was trained on are closer to each other than new ones."""
+    settings = [*STEPS, "estimate.folds=5"]
+    result = start_run(method="supervised", unlabeled=None, test=None, settings=settings)
+    jobs = [np.load(path) for path in (files / "run" / "classifiers").glob("*/held_out_scope.npy")]
+    assert [len(scores) for scores in jobs] == [2] * 5
+    assert load_scope(result.classifier).in_scope == pytest.approx(np.sort(np.concatenate(jobs)))
+    (kept,) = (files / "run" / "classifiers").glob(f"*/model/{SCOPE_FILE}")
+    assert len(load_scope(kept.parent).in_scope) == 0  # the job's own file stays as it was
+
+
 @pytest.mark.parametrize("method", ["supervised", "pet", "frozen"])
 def test_without_unlabelled_rows_the_labelled_ones_are_the_reference(method, start_run, files):
     """A classifier of the supervised baseline, and ensembles of fine-tuned members and of label vectors."""

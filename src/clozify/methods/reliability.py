@@ -47,6 +47,7 @@ class HeldOutScores:
     scores: NDArray[Any]  # (rows, labels)
     truth: NDArray[np.integer[Any]]  # (rows,)
     folds: int
+    out_of_scope: NDArray[Any] | None = None  # out-of-scope scores by these models, (rows,), where there are any
 
     @property
     def correct(self) -> NDArray[np.bool_]:

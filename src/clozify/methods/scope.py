@@ -8,8 +8,10 @@ pattern. With N(x) the k nearest reference rows,
 
 The reference rows are labelled and unlabelled rows of the training. Each unlabelled one's distance from the others says
 which scores rows of the task have; where there are too few of them for the level that is asked for, the labelled ones'
-distances do so, too. The classifier's logits are not used: a row that is like none of the task may well
-get a high probability. benchmarks/out_of_scope.py compares this score with others.
+distances do so, too. A classifier that was trained on the labelled rows alone finds these more alike than new rows, so
+there the scores of folds of them are used instead, by classifiers that were trained without the fold. The classifier's
+logits are not used: a row that is like none of the task may well get a high probability. benchmarks/out_of_scope.py
+compares this score with others.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Scope:
 
     mean: NDArray[np.float32]  # (hidden,)
     vectors: NDArray[np.int8]  # (reference rows, hidden), labelled ones first; only their directions count
-    in_scope: NDArray[np.float32]  # the scores of unlabelled rows, ascending; empty where there were too few
+    in_scope: NDArray[np.float32]  # the scores of unlabelled or held-out rows, ascending; empty with too few
 
     @classmethod
     def fit(cls, states: NDArray[Any], is_labeled: NDArray[np.bool_]) -> Scope:
@@ -47,7 +49,7 @@ class Scope:
         if len(unlabeled) <= NEIGHBOURS:
             return scope
         scores = scope._distances(vectors[unlabeled], exclude=unlabeled)
-        return cls(scope.mean, scope.vectors, np.sort(scores).astype(np.float32))
+        return scope.with_in_scope(scores)
 
     @classmethod
     def fit_to_half(cls, states: NDArray[Any], limit: int, seed: int = 0) -> Scope:
@@ -59,13 +61,16 @@ class Scope:
         order = np.random.default_rng(seed).permutation(len(states))
         count = min(len(states) // 2, limit)
         scope = cls.fit(states[order[:count]], np.ones(count, dtype=bool))
-        scores = scope.scores(states[order[count:]])
-        return cls(scope.mean, scope.vectors, np.sort(scores).astype(np.float32))
+        return scope.with_in_scope(scope.scores(states[order[count:]]))
 
     @cached_property
     def _reference(self) -> NDArray[np.float32]:
         """The reference rows' vectors with length 1."""
         return _unit(self.vectors).astype(np.float32)
+
+    def with_in_scope(self, scores: NDArray[Any]) -> Scope:
+        """The same reference rows with other scores of rows of the task."""
+        return Scope(self.mean, self.vectors, np.sort(scores).astype(np.float32))
 
     def scores(self, states: NDArray[Any]) -> NDArray[np.float64]:
         """The out-of-scope scores of rows with these states, (rows, hidden): (rows,)."""

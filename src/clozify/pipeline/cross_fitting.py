@@ -29,7 +29,8 @@ from clozify.methods.reliability import (
 )
 from clozify.models.classifier import scale_logits
 from clozify.pipeline.folds import Fold, estimate_folds, estimate_pairs
-from clozify.pipeline.members import MemberSpec, train_members
+from clozify.pipeline.member_jobs import MemberSpec
+from clozify.pipeline.members import train_members
 from clozify.pipeline.run import Run
 from clozify.pipeline.run_files import EnsembleInputs
 from clozify.pipeline.teachers import Combination

@@ -15,6 +15,7 @@ from clozify.methods.scope_states import classifier_states, member_states
 from clozify.models.classifier import Classifier
 from clozify.models.cloze import ClozeModel
 from clozify.models.task_prompts import TaskPrompts
+from clozify.pipeline.folds import Fold
 from clozify.runs.plan import Plan
 from clozify.runs.scope import max_reference_rows
 
@@ -28,6 +29,15 @@ def classifier_scope(classifier: Classifier, plan: Plan) -> Scope:
     return fit_scope(
         plan, int(classifier.model.config.hidden_size), lambda name, rows: embed(_select(plan, name, rows))
     )
+
+
+def held_out_scope(classifier: Classifier, plan: Plan, fold: Fold) -> NDArray[np.float64]:
+    """The out-of-scope scores of a fold's labelled rows by the classifier that was trained on the others: (rows,)."""
+    training, held_out = (
+        classifier_states(classifier, plan.labeled.select(rows)) for rows in (fold.training(plan), fold.held_out(plan))
+    )
+    reference = training[: max_reference_rows(training.shape[1])]
+    return Scope.fit(reference, np.ones(len(reference), dtype=bool)).scores(held_out)
 
 
 def member_scope(model: ClozeModel, prompts: TaskPrompts, plan: Plan) -> Scope:

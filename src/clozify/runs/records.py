@@ -18,6 +18,7 @@ UNLABELED_SCORES = "unlabeled.npy"  # in a member's folder: raw scores of the un
 TEST_SCORES = "test.npy"
 LABELED_SCORES = "labeled.npy"  # in a teacher's folder
 HELD_OUT_SCORES = "held_out.npy"  # of labelled rows, by a model that was not trained on them
+HELD_OUT_SCOPE = "held_out_scope.npy"  # these rows' out-of-scope scores, (rows,)
 LABEL_VECTORS = "label_vectors.npy"  # in `model/` of a member with a frozen encoder, (labels, states + 1)
 ENSEMBLE_FILE = "ensemble.json"
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from clozify.errors import RunError
 from clozify.methods.scope import Scope
+from clozify.utils.atomic import atomic_write
 
 SCOPE_FILE = "scope.safetensors"
 MAX_ROWS, MAX_BYTES = 2_048, 1_900_000  # of the reference rows' vectors
@@ -23,7 +24,8 @@ def save_scope(folder: Path, scope: Scope) -> None:
     from safetensors.numpy import save_file
 
     arrays = {"mean": scope.mean, "vectors": scope.vectors, "in_scope": scope.in_scope}
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / SCOPE_FILE)
+    with atomic_write(folder / SCOPE_FILE) as tmp_path:  # a published file is a link to the job's
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, tmp_path)
 
 
 def load_scope(folder: Path) -> Scope | None:

@@ -30,6 +30,8 @@ from clozify.config.task import load_task
 from clozify.data.rows import read_rows
 from clozify.models.builtin import builtin_folder
 from clozify.runs.plan import Plan
+from clozify.runs.tracking import Tracking
+from clozify.training.loop import LOG_EVERY
 
 PEAK = 989e12  # an H200's matrix rate in bf16, without sparsity
 
@@ -80,6 +82,19 @@ def train_one_classifier() -> None:
     Plan.seeds = seeds  # type: ignore[method-assign,assignment]
 
 
+def note_first_losses() -> dict[str, float]:
+    """The time of the first loss of each training, by its name; filled by runs from now on."""
+    times: dict[str, float] = {}
+    log_loss = Tracking.log_loss
+
+    def log_timed(tracking: Tracking, name: str, step: int, loss: float) -> None:
+        times.setdefault(name, time.time())
+        log_loss(tracking, name, step, loss)
+
+    Tracking.log_loss = log_timed  # type: ignore[method-assign,assignment]
+    return times
+
+
 def main(
     output: Annotated[Path, typer.Option(help="Folder of the model, the rows and the run; an earlier run is deleted.")],
     shape: Annotated[str, typer.Option(help="roberta-large, roberta-base or tiny.")] = "roberta-large",
@@ -95,6 +110,7 @@ def main(
     parameters, tokens = make_model(output / "model", shape), make_rows(output, rows)
     recipe = load_recipe("paper", settings or [])
     train_one_classifier()
+    first_losses = note_first_losses()
     began = time.time()
 
     def log(line: str) -> None:
@@ -110,7 +126,9 @@ def main(
         recipe=recipe,
         log=log,
     )
-    report(output / "run", began, time.time(), recipe, parameters, tokens, rows)
+    ended = time.time()
+    report(output / "run", began, ended, recipe, parameters, tokens, rows)
+    print_timeline(output / "run", began, ended, first_losses)
 
 
 def report(run: Path, began: float, ended: float, recipe: Recipe, parameters: int, tokens: float, rows: int) -> None:
@@ -136,6 +154,21 @@ def report(run: Path, began: float, ended: float, recipe: Recipe, parameters: in
     total = sum(arithmetic for _, arithmetic in stages.values())
     print(f"{len(members)} members after {last:.0f} s, all after {elapsed:.0f} s ({elapsed / 60:.1f} minutes):")
     print(f"{total / 1e12 / elapsed:.0f} TFLOP/s, {100 * total / elapsed / PEAK:.0f}% of an H200's {PEAK / 1e12:.0f}.")
+
+
+def print_timeline(run: Path, began: float, ended: float, first_losses: dict[str, float]) -> None:
+    """Print when each stage was reached; losses are read every `LOG_EVERY` steps."""
+    first = {
+        kind: min(at for name, at in first_losses.items() if name.startswith(kind)) for kind in ("member", "class")
+    }
+    reached = {
+        f"the first {LOG_EVERY} steps of a member": first["member"],
+        "all members": max(path.stat().st_mtime for path in run.glob("members/*/member.json")),
+        "as many of the classifier": first["class"],
+        "the classifier": max(path.stat().st_mtime for path in run.glob("classifiers/*/classifier.json")),
+        "the run": ended,
+    }
+    print("timeline: " + ", ".join(f"{name} after {at - began:.1f} s" for name, at in reached.items()))
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def make_stages(shape: str, rows: int, steps: int, scoring: Literal["bf16", "fp8
     sequence_classifier = transformers.RobertaForSequenceClassification(config).to(accelerator.device)
 
     def cloze_model() -> ClozeModel:  # made for every measurement: whether it packs is determined once per object
-        return ClozeModel(masked_lm, tokenizer, shape, GpuOptions(scoring=scoring))
+        return ClozeModel(masked_lm, tokenizer, shape, GpuOptions(gpu_scoring=scoring))
 
     def classifier() -> Classifier:
         return Classifier(sequence_classifier, tokenizer, data.task, 256)

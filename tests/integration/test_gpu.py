@@ -40,6 +40,7 @@ pytestmark = pytest.mark.gpu
 
 SETTINGS = [
     "repetitions=1",
+    "estimate.folds=0",
     "finetune.max_steps=10",
     "finetune.gradient_accumulation_steps=1",
     "finetune.learning_rate=5e-5",
@@ -92,6 +93,7 @@ def run_pet(folder: Path, name: str, *settings: str, devices: str = "auto", mode
         unlabeled=rows["unlabeled"],
         test=rows["test"],
         model=model or str(folder / "model"),
+        recipe="paper",
         settings=[*SETTINGS, *settings],
     )
     return run_scores(folder / name)
@@ -137,7 +139,7 @@ def test_the_limits_reveal_a_learning_rate_that_is_too_low(folder, reference):
     assert too_large(errors) == errors
 
 
-@pytest.mark.parametrize("feature", sorted(FEATURES - {"fp8_scoring"}))  # which has to be asked for
+@pytest.mark.parametrize("feature", sorted(FEATURES - {"fp8_scoring"}))  # which is for wide models
 def test_a_run_without_a_feature_gives_the_same_scores(folder, reference, captures, feature):
     with without(feature):
         actual = run_pet(folder, f"without-{feature}")
@@ -202,14 +204,17 @@ BASELINES = {
 MAX_BASELINE_ERROR = 0.08
 
 
-def train_baseline(method: str, model: str | Path, device: str = "cuda", *settings: str) -> dict[str, np.ndarray]:
+def train_baseline(
+    method: str, model: str | Path, device: str = "cuda", *settings: str, max_length: int = 32
+) -> dict[str, np.ndarray]:
     """Train the sample task by UDA or MixText; returns the classifier's weights, and its scores of the test rows."""
     task, (function, method_settings) = load_task("debian"), BASELINES[method]
-    recipe = load_recipe("paper", ["max_seq_length=32", *settings])
+    recipe = load_recipe("paper", [f"max_seq_length={max_length}", *settings])
     rng = seed_everything(0)
     classifier = new_classifier(model, task, recipe, "cpu")  # the same new head on every device
+    options = GpuOptions.from_recipe(recipe)
     classifier = Classifier(
-        classifier.model.to(device), classifier.tokenizer.hf_tokenizer, task, 32, GpuOptions.from_recipe(recipe)
+        classifier.model.to(device), classifier.tokenizer.hf_tokenizer, task, classifier.max_length, options
     )
     labeled, unlabeled = (read_rows(f"builtin:{part}", task).select(np.arange(40)) for part in ("labeled", "unlabeled"))
     versions = [unlabeled.select(np.roll(np.arange(40), shift)) for shift in (1, 2)]  # any texts will do
@@ -231,12 +236,16 @@ def models(folder, tmp_path_factory):
 @pytest.mark.parametrize("model", ["mini", "mpnet"])
 @pytest.mark.parametrize("method", BASELINES)
 def test_graphs_of_the_baselines_replay_exactly_what_eager_steps_compute(models, captures, method, model):
-    """With a threshold, a ramp or a layer recorded as a constant, the first step would be repeated for ever."""
-    graphs = train_baseline(method, models[model])
+    """With a threshold, a ramp or a layer recorded as a constant, the first step would be repeated for ever.
+
+    Rows are not cut to one length: of a batch without padding, Transformers leaves out the mask in eager steps alone,
+    and another attention kernel draws other dropout masks.
+    """
+    graphs = train_baseline(method, models[model], max_length=256)
     assert captures
     count = len(captures)
     with without("cuda_graphs"):
-        eager = train_baseline(method, models[model])
+        eager = train_baseline(method, models[model], max_length=256)
     assert len(captures) == count
     errors = relative_errors(eager, graphs)
     assert max(errors.values()) < 1e-3, errors

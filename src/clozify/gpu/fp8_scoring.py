@@ -5,8 +5,8 @@ activations one for each token. In encoders that are built like BERT, the kernel
 round their results to fp8 as well, so rounding reads no memory of its own; query, key and value are one product.
 
 Gain (`benchmarks/pieces.py`, RoBERTa-large's shape, Yelp's lengths, one H200): without it labelling takes 37.5% longer
-(4,920 instead of 6,763 rows/s). Probabilities differ by 0.006 on average (`benchmarks/fp8.py`), so it has to be asked
-for: `scoring = "fp8"`. An MPNet of 768 columns, whose batches are padded, gains nothing.
+(4,920 instead of 6,763 rows/s). Soft labels differ by 0.003 on average (`benchmarks/fp8.py`). An MPNet of 768 columns,
+whose batches are padded, gains nothing, so by default it is used from `FAST_WIDTH` on with padding-free batches.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from clozify.gpu.fused_layernorm import is_output_layer
 from clozify.gpu.fused_linear import QKV_NAMES
 
 MIN_CAPABILITY = (8, 9)
+FAST_WIDTH = 1024  # of an encoder, from which on it is faster
 MIN_WIDTH = 512  # of a layer; narrower ones stay in bf16
 WIDTH_MULTIPLE = 16  # of products in fp8
 MAX_RELATIVE_ERROR = 0.1  # of the kernels with a probe; fp8 has an error of about 0.03

@@ -12,24 +12,26 @@ if TYPE_CHECKING:
 
 Kernels = Literal["auto", "torch"]
 Precision = Literal["auto", "float32", "bf16"]
-Scoring = Literal["auto", "float32", "bf16", "int8", "fp8"]
+Scoring = Literal["auto", "float32", "bf16", "int8"]
+GpuScoring = Literal["auto", "bf16", "fp8"]
 
 
 @dataclass(frozen=True)
 class GpuOptions:
     """What a device computes with: clozify's kernels or PyTorch's alone, in float32 or in bf16.
 
-    `scoring` is the precision of scores on a CPU where `precision` is "auto"; "fp8" is that on a GPU.
+    Where `precision` is "auto", `scoring` is the precision of scores on a CPU and `gpu_scoring` that on a GPU.
     """
 
     kernels: Kernels = "auto"
     precision: Precision = "auto"
     scoring: Scoring = "float32"
+    gpu_scoring: GpuScoring = "auto"
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> GpuOptions:
         """The recipe's settings of these names."""
-        return cls(recipe.kernels, recipe.precision, recipe.scoring)
+        return cls(recipe.kernels, recipe.precision, recipe.scoring, recipe.gpu_scoring)
 
     def uses_custom_kernels(self, device: torch.device | str) -> bool:
         """Whether CUDA graphs, padding-free batches and fused kernels are used on a device."""
@@ -48,14 +50,18 @@ class GpuOptions:
         """Whether rows are scored in int8 on a device."""
         return self.precision == "auto" and self.scoring == "int8" and not _is_cuda(device)
 
-    def scores_in_fp8(self, device: torch.device | str) -> bool:
-        """Whether linear layers compute in fp8 where rows are scored on a device, if that has fp8."""
-        return self.scoring == "fp8" and self.precision == "auto" and self.uses_custom_kernels(device)
+    def scores_in_fp8(self, device: torch.device | str, gains: bool) -> bool:
+        """Whether linear layers compute in fp8 where rows are scored on a device that has it.
+
+        `gains` says whether the encoder is faster in fp8, which "auto" asks for.
+        """
+        wanted = self.gpu_scoring == "fp8" or (self.gpu_scoring == "auto" and gains)
+        return wanted and self.precision == "auto" and self.uses_custom_kernels(device)
 
     def numerics(self, device: str) -> dict[str, str]:
         """What changes the numbers on a device, for the keys of jobs."""
         scoring = "int8" if self.scores_in_int8(device) else "bf16" if self.scores_in_bf16(device) else "float32"
-        scoring = "fp8" if self.scores_in_fp8(device) else scoring
+        scoring = self.gpu_scoring if self.scores_in_fp8(device, gains=True) else scoring
         precision = {"precision": "bf16" if self.trains_in_bf16(device) else "float32", "scoring": scoring}
         return precision | ({"kernels": self.kernels} if _is_cuda(device) else {})
 

@@ -10,7 +10,7 @@ batches a fine-tuning step takes 59% longer, a distillation step 110%, labelling
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -42,13 +42,44 @@ class PackedBatch:
 
 def pack(batch: Batch, pad_id: int, pad_length: bool = False) -> PackedBatch:
     """Concatenate a batch's rows; with `pad_length`, padding is appended as one more row, up to one of few lengths."""
+    tokens = int(batch.attention_mask.sum())
+    return _pack(batch, pad_id, [padded_length(tokens + 1)] if pad_length else [])
+
+
+def pack_parts(batches: Sequence[Batch], pad_id: int, max_length: int) -> PackedBatch:
+    """Concatenate the rows of several batches, each batch padded to the same of few lengths by additional rows.
+
+    No row of padding has more than `max_length` tokens.
+    """
+    longest = max(int(batch.attention_mask.sum()) for batch in batches)
+    length = padded_length(longest + -(-longest // max_length) + 1)
+    rows = -(-length // max_length)  # of padding, each of which has a token, as the kernel needs
+    packed = []
+    for batch in batches:
+        tokens = int(batch.attention_mask.sum())
+        packed.append(_pack(batch, pad_id, np.linspace(tokens, length, rows + 1).astype(int)[1:].tolist()))
+    arrays = {
+        name: np.concatenate([part.arrays[name] for part in packed], axis=1)
+        for name in packed[0].arrays
+        if name != "cu_seqlens"
+    }
+    ends = [part.arrays["cu_seqlens"][1:] + index * length for index, part in enumerate(packed)]
+    arrays["cu_seqlens"] = np.concatenate([[0], *ends]).astype(np.int32)
+    return PackedBatch(arrays, np.concatenate([part.start + index * length for index, part in enumerate(packed)]))
+
+
+def padded_length(tokens: int) -> int:
+    """The length that a packed batch of at least so many tokens is padded to."""
+    multiple = LENGTH_MULTIPLE if tokens <= LONG_BATCH else 2 * LENGTH_MULTIPLE
+    return -(-tokens // multiple) * multiple
+
+
+def _pack(batch: Batch, pad_id: int, padding_ends: Sequence[int]) -> PackedBatch:
+    """Concatenate a batch's rows, and behind them rows of padding that end at these positions."""
     lengths = batch.attention_mask.sum(axis=1)
     ends = np.cumsum(lengths)
-    tokens, cu_seqlens = int(ends[-1]), [0, *ends]
-    if pad_length:
-        multiple = LENGTH_MULTIPLE if tokens < LONG_BATCH else 2 * LENGTH_MULTIPLE
-        tokens = (tokens // multiple + 1) * multiple  # at least one token: the kernel cannot handle an empty row
-        cu_seqlens.append(tokens)
+    cu_seqlens = [0, *ends, *padding_ends]
+    tokens = int(cu_seqlens[-1])
     rows, columns = np.nonzero(batch.attention_mask)
     start = ends - lengths
     positions = start[rows] + columns

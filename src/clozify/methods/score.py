@@ -90,9 +90,8 @@ def score_rows(
                 columns = {field: field_tokens.slice(start, stop) for field, field_tokens in tokens.items()}
             encoded = [EncodedRows(pattern.template, columns, max_length) for pattern in prompts.patterns]
             scores = np.zeros((len(pairs), stop - start, len(rows.task.labels)), dtype=np.float32)
-            on_device: list[
-                tuple[int, NDArray[np.int64], torch.Tensor]
-            ] = []  # copied after the loop: `.cpu()` synchronises with the GPU
+            # scores are copied after the loop, since `.cpu()` synchronises with the GPU
+            on_device: list[tuple[int, NDArray[np.int64], torch.Tensor]] = []
             for scorer, encoded_rows in zip(scorers, encoded, strict=True):
                 for index, batch in enumerate(encoded_rows.batches(token_budget)):
                     if not current_group().owns_batch(index):

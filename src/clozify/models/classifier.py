@@ -37,7 +37,8 @@ from clozify.models.loading import (
 )
 from clozify.models.onnx import OnnxModel
 from clozify.models.steps import StepInputs, StepLoss
-from clozify.prompts.encode import Batch, EncodedRows, compile_segments
+from clozify.prompts.encode import Batch, EncodedRows, Template, compile_segments
+from clozify.prompts.tokenizer import PromptTokenizer
 from clozify.utils import libraries
 from clozify.utils.atomic import atomic_write
 from clozify.utils.process_group import current_group
@@ -57,6 +58,11 @@ def field_segments(task: Task) -> list[Segment]:
     return [tuple(segment), (Slot(last),)]
 
 
+def classifier_template(task: Task, tokenizer: PromptTokenizer) -> Template:
+    """The classifier's input in a model's tokens."""
+    return compile_segments(Pattern("the fields"), field_segments(task), tokenizer)
+
+
 class Classifier(Encoder):
     """A sequence classifier for one task."""
 
@@ -66,7 +72,7 @@ class Classifier(Encoder):
         super().__init__(model, tokenizer, max_length, options)
         self.task = task
         self.precision: Literal["float32", "int8"] = "float32"  # of the encoder's linear layers
-        self.template = compile_segments(Pattern("the fields"), field_segments(task), self.tokenizer)
+        self.template = classifier_template(task, self.tokenizer)
 
     @property
     def head_modules(self) -> list[nn.Module]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from clozify.config.sections import Adapter
 from clozify.errors import ModelError
-from clozify.gpu.fp8_scoring import round_to_fp8
+from clozify.gpu.fp8_scoring import FAST_WIDTH, round_to_fp8
 from clozify.gpu.fused_layernorm import fused_layernorm
 from clozify.gpu.options import DEFAULT_OPTIONS, GpuOptions
 from clozify.gpu.packing import is_half_precision, pack
@@ -277,7 +277,7 @@ class ClozeModel(Encoder):
         with merged(trained) if self.has_adapter else nullcontext():
             if self.options.scores_in_bf16(self.device):
                 self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
-                if self.options.scores_in_fp8(self.device):
+                if self.options.scores_in_fp8(self.device, gains=self._gains_from_fp8):
                     round_to_fp8(self.encoder)
             elif self.options.scores_in_int8(self.device):
                 self.encoder = quantized(trained)
@@ -286,6 +286,11 @@ class ClozeModel(Encoder):
                     yield
             finally:
                 self.encoder = trained
+
+    @property
+    def _gains_from_fp8(self) -> bool:
+        """Whether the encoder is wide enough to score rows faster in fp8."""
+        return int(self.model.config.hidden_size) >= FAST_WIDTH and self.supports_packing
 
     @property
     def has_adapter(self) -> bool:

@@ -76,9 +76,6 @@ def choose_precision(recipe: Recipe, model: str | Path, device: str, notes: list
     requested = recipe.scoring if recipe.precision == "auto" else recipe.precision
     if device != "cpu" or requested == "float32":
         return recipe
-    if requested == "fp8":
-        notes.append("fp8 is for GPUs: rows are scored in float32.")
-        return recipe.model_copy(update={"scoring": "float32"})
     if requested == "int8":
         if not suits_processor():
             notes.append("8-bit products are slow or inexact on this processor: rows are scored in float32.")

@@ -60,12 +60,3 @@ def test_nothing_is_tried_unless_it_is_asked_for(child):
     assert choose_precision(recipe, "builtin", "cpu", []) is recipe
     options = load_recipe("quick", ["scoring=auto"])
     assert choose_precision(options, "builtin", "cuda", []) is options
-
-
-def test_fp8_on_a_cpu_is_float32_and_said_so(child):
-    child("raise SystemExit(1)")
-    notes = []
-    assert choose_precision(load_recipe("quick", ["scoring=fp8"]), "builtin", "cpu", notes).scoring == "float32"
-    assert notes == ["fp8 is for GPUs: rows are scored in float32."]
-    recipe = load_recipe("quick", ["scoring=fp8"])
-    assert choose_precision(recipe, "builtin", "cuda", []) is recipe

@@ -80,15 +80,18 @@ def test_precision_decides_training_and_scoring_and_scoring_only_a_cpu_s_scores(
 @pytest.mark.parametrize(
     ("settings", "device", "expected"),
     [
-        ([], "cuda", "bf16"),
-        (["scoring=fp8"], "cuda", "fp8"),
-        (["scoring=fp8", "kernels=torch"], "cuda", "bf16"),
-        (["scoring=fp8", "precision=float32"], "cuda", "float32"),
-        (["scoring=fp8", "precision=bf16"], "cuda", "bf16"),
-        (["scoring=fp8"], "cpu", "float32"),
+        ([], "cuda", "auto"),
+        (["gpu_scoring=bf16"], "cuda", "bf16"),
+        (["gpu_scoring=fp8"], "cuda", "fp8"),
+        (["gpu_scoring=fp8", "kernels=torch"], "cuda", "bf16"),
+        (["gpu_scoring=fp8", "precision=float32"], "cuda", "float32"),
+        (["gpu_scoring=fp8", "precision=bf16"], "cuda", "bf16"),
+        (["gpu_scoring=fp8"], "cpu", "float32"),
     ],
 )
 def test_fp8_is_for_scores_on_a_gpu_and_part_of_a_job_s_key(settings, device, expected):
+    """By default for encoders that gain from it."""
     options = GpuOptions.from_recipe(load_recipe("paper", settings))
-    assert options.scores_in_fp8(device) == (expected == "fp8")
+    assert options.scores_in_fp8(device, gains=True) == (expected in ("auto", "fp8"))
+    assert options.scores_in_fp8(device, gains=False) == (expected == "fp8")
     assert options.numerics(device)["scoring"] == expected

@@ -1,6 +1,8 @@
 """Runs whose members are adapters: small, resumed, used by predict, and refused in a sentence where peft is missing."""
 
 import importlib.util
+import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,10 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 from clozify.cli import app
+from clozify.config.recipe import load_recipe
 from clozify.errors import RecipeError, RunError
 from clozify.inference.finished_run import FinishedRun
 from clozify.models.cloze import load_model
-from clozify.pipeline.members import MemberJob, first_generation
+from clozify.pipeline.member_jobs import MemberJob, MemberSpec
+from clozify.pipeline.members import first_generation
 from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
@@ -96,7 +100,7 @@ def test_every_member_starts_from_the_pretrained_answers_and_its_own_seed(files,
 
 def test_development_rows_choose_among_adapters_too(run, files, monkeypatch):
     """The first of three looks is said to be the best: the member scores as it did then."""
-    from clozify.pipeline import members, scoring
+    from clozify.pipeline import member_jobs, scoring
     from clozify.runs import worker
 
     scored, looks = [], []
@@ -107,7 +111,7 @@ def test_development_rows_choose_among_adapters_too(run, files, monkeypatch):
         return basic_metrics(*inputs).model_copy(update={"accuracy": -len(looks)})
 
     monkeypatch.setattr(worker, "basic_metrics", falling)
-    for module in (members, scoring):
+    for module in (member_jobs, scoring):
         monkeypatch.setattr(module, "score_data_set", lambda *inputs: scored.append(score(*inputs)) or scored[-1])
     run("run", unlabeled=None, dev=files / "test.csv", settings=[*LORA, "dev.every=2", "adapter.learning_rate=0.05"])
     count = len(list((files / "run" / "members").iterdir()))
@@ -154,3 +158,100 @@ def test_the_command_takes_an_adapter_by_name(files, tiny_folder):
     assert "'adapter.method' is 'lor'" in str(wrong.exception)
     right = CliRunner().invoke(app, [*inputs, *few, "--model", str(tiny_folder("bert")), "--adapter", "lora", "--plan"])
     assert right.exit_code == 0, right.output
+
+
+def member_files(folder, name):
+    return {path.name: np.load(path / name) for path in (folder / "members").iterdir()}
+
+
+def test_members_of_a_group_are_stored_and_score_as_those_trained_alone(run, files, tiny_folder, tmp_path):
+    """Whether members share a batch is a matter of speed; the ensemble must be the same."""
+    folder = shutil.copytree(tiny_folder("bert"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.0}))
+    lines, ways = [], {"alone": 1, "together": 3}
+    for name, at_once in ways.items():
+        settings = [*LORA, f"adapter.members_at_once={at_once}", "attention_dropout=0.0", "adapter.learning_rate=0.001"]
+        run(name, unlabeled=None, model=str(folder), settings=settings, log=lines.append)
+    assert sum("member 1/4 to 2/4  losses" in line for line in lines) == 1  # four members in two groups, not 3 and 1
+    alone, together = (member_files(files / name, "test.npy") for name in ways)
+    assert alone.keys() == together.keys()
+    assert len({scores.tobytes() for scores in alone.values()}) == 4
+    for key, scores in alone.items():
+        assert np.allclose(together[key], scores, atol=1e-2)  # Adam magnifies rounding errors
+        paths = [files / name / "members" / key for name in ways]
+        records = [json.loads((path / "member.json").read_text()) for path in paths]
+        assert records[1]["loss"] == pytest.approx(records[0]["loss"], abs=1e-3)
+        timed = {"loss", "training_seconds", "seconds"}
+        assert {name: value for name, value in records[1].items() if name not in timed} == {
+            name: value for name, value in records[0].items() if name not in timed
+        }
+        assert len({tuple(sorted(file.name for file in path.rglob("*"))) for path in paths}) == 1
+    rows = prepare(TrainInputs(files / "task.toml", files / "labeled.csv", test=files / "test.csv")).test
+    probabilities = [FinishedRun(files / name).probabilities(rows) for name in ways]
+    assert np.allclose(*probabilities, atol=1e-2)
+
+
+def test_a_stopped_run_writes_the_missing_members_of_a_group_as_if_it_had_not_been_stopped(run, files):
+    """With dropout, which is drawn for the whole group; what is finished stays as it is."""
+    settings = [*LORA, "adapter.members_at_once=4"]
+    run("run", unlabeled=None, settings=settings)
+    before = member_files(files / "run", "test.npy")
+    kept, *removed = sorted((files / "run" / "members").iterdir())
+    for path in removed[:2]:
+        shutil.rmtree(path)
+    written = {path.name: path.stat().st_mtime_ns for path in (kept, removed[2])}
+    lines = []
+    run("run", unlabeled=None, settings=settings, log=lines.append)
+    assert sum("already done" in line for line in lines) == 2
+    after = member_files(files / "run", "test.npy")
+    assert after.keys() == before.keys()
+    for key, scores in before.items():
+        assert np.array_equal(after[key], scores)
+    assert {name: (files / "run" / "members" / name).stat().st_mtime_ns for name in written} == written
+
+
+def test_a_group_that_does_not_fit_into_memory_is_trained_in_halves(run, files, monkeypatch):
+    """A GPU with less memory trains fewer members at once, instead of none."""
+    from clozify.pipeline import member_groups
+
+    sizes, finetune_group = [], member_groups.finetune_group
+
+    def limited(model, members, on_step):
+        sizes.append(len(members))
+        if len(members) > 2:
+            raise torch.OutOfMemoryError
+        return finetune_group(model, members, on_step)
+
+    monkeypatch.setattr(member_groups, "finetune_group", limited)
+    lines = []
+    run("run", unlabeled=None, settings=[*LORA, "adapter.members_at_once=4"], log=lines.append)
+    assert sizes == [4, 2, 2]
+    assert len(member_files(files / "run", "test.npy")) == 4
+    assert any("2 at once, since memory was short" in line for line in lines)
+
+
+def test_members_are_trained_alone_where_a_group_would_not_be_the_same(worker):
+    """Development rows end trainings at different steps; frozen layers and other models have steps of their own."""
+    from dataclasses import replace
+    from types import SimpleNamespace
+
+    from clozify.pipeline.member_groups import GroupJob, group_jobs
+
+    def sizes(device="cpu", workers=1, members=12, **changes):
+        plan = replace(worker.plan, recipe=load_recipe("paper", [f"{name}={value}" for name, value in changes.items()]))
+        plan = replace(plan, dev=plan.labeled) if device == "dev" else plan
+        context = SimpleNamespace(device="cuda" if device == "dev" else device)
+        run = SimpleNamespace(plan=plan, context=context, executor=SimpleNamespace(workers=workers))
+        jobs = [MemberJob(f"member {n}/{members}  p", str(n), MemberSpec(0, n)) for n in range(members)]
+        return [len(job.members) if isinstance(job, GroupJob) else 1 for job in group_jobs(run, jobs, set())]
+
+    lora = {"adapter.method": "lora"}
+    assert sizes("cuda", **lora) == [6, 6]
+    assert sizes("cuda", members=7, **lora) == [4, 3]
+    assert sizes("cuda", workers=4, **lora) == [3] * 4
+    assert sizes("cuda", **lora, **{"adapter.members_at_once": 2}) == [2] * 6
+    assert sizes("cpu", **lora, **{"adapter.members_at_once": 12}) == [12]
+    for alone in (sizes("cpu", **lora), sizes("cuda"), sizes("dev", **lora)):
+        assert alone == [1] * 12
+    assert sizes("cuda", **lora, **{"finetune_without_lm.frozen_layers": 0.5}) == [1] * 12

@@ -114,11 +114,16 @@ class Recipe(Section):
         description="What models are trained and rows scored in; weights are kept in float32. 'auto' is bf16 on a GPU "
         "and float32 on a CPU.",
     )
-    scoring: Literal["float32", "bf16", "int8", "fp8", "auto"] = Field(
+    scoring: Literal["float32", "bf16", "int8", "auto"] = Field(
         "float32",
         description="What members score rows in on a CPU where precision is 'auto', and what frozen layers run in; "
         "'auto' is bf16 where a trial finds it faster and close enough, 'int8' is float32 where the processor does not "
-        "sum 8-bit products exactly and fast. 'fp8' is for a GPU, which else scores in bf16; on a CPU it is float32.",
+        "sum 8-bit products exactly and fast.",
+    )
+    gpu_scoring: Literal["auto", "bf16", "fp8"] = Field(
+        "auto",
+        description="What members score rows in on a GPU where precision is 'auto'; 'auto' is fp8 on GPUs that have it "
+        "for encoders of 1,024 columns or more that read padding-free batches, else bf16.",
     )
     backslashes_to_spaces: bool = Field(False, description="Replace every backslash in the rows by a space.")
     wording: Wording = Wording()

@@ -166,6 +166,11 @@ class Adapter(Section):
         description="Layers with an adapter: every linear layer, those of the head included, except the output layer "
         "over the vocabulary; or a list of layer names.",
     )
+    members_at_once: int | None = Field(
+        None,
+        ge=1,
+        description="Members that are trained in one batch, at most; by default 1 on a CPU, and 6 on a GPU.",
+    )
 
 
 class Generative(Section):

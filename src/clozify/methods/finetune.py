@@ -38,6 +38,18 @@ class StepRows:
     masked: Batch | None = None
     targets: MaskedTokens | None = None
 
+    def batch(self, pad_id: int) -> Batch:
+        """The labelled rows, then the masked ones."""
+        return self.labeled if self.masked is None else concat_batches([self.labeled, self.masked], pad_id)
+
+    def read_positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows and columns of `batch` whose states are read: all masks, then all masked tokens."""
+        rows, positions = self.labeled.all_masks()
+        if self.targets is None:
+            return rows, positions
+        rows = np.concatenate([rows, len(self.labels) + self.targets.rows])
+        return rows, np.concatenate([positions, self.targets.positions])
+
 
 def finetune(
     model: LanguageModel,
@@ -58,11 +70,10 @@ def finetune(
     rates = dict[nn.Module, float]()
     if settings.label_learning_rate is not None and not model.has_adapter:
         rates[model.add_label_offsets(len(words.mean))] = settings.label_learning_rate
-    loss = PairLoss(model, words, settings, _label_weights(model, labels, len(words.mean), setup))
-    next_rows = _row_sampler(model, labeled, labels, unlabeled, setup)
+    loss = PairLoss(model, words, settings, label_weights(model, labels, len(words.mean), setup))
+    next_rows = row_sampler(model, labeled, labels, unlabeled, setup)
     if model.trains_with_cuda_graphs:
-        only_text = unlabeled is None or loss.mlm_settings.lm_targets == "text"
-        packed = model.trains_in_bf16 and only_text and model.supports_packing
+        packed = loss.trains_packed(unlabeled is not None)
         step: Callable[[int], Tensor] | CapturableStep = loss.capturable_step(next_rows, packed)
     else:
         step = lambda _: loss(next_rows())  # noqa: E731
@@ -74,8 +85,8 @@ def _finetune_generative(
     model: GenerativeModel, words: LabelSequences, labeled: EncodedRows, labels: NDArray[Any], setup: TrainingSetup
 ) -> list[float]:
     """The same for a model that writes from left to right: L_CE of the labels' scores alone."""
-    next_rows = _row_sampler(model, labeled, labels, None, setup)
-    label_weights = _label_weights(model, labels, len(words.mean), setup)
+    next_rows = row_sampler(model, labeled, labels, None, setup)
+    weights = label_weights(model, labels, len(words.mean), setup)
 
     def step(_: int) -> Tensor:
         rows = next_rows()
@@ -83,17 +94,18 @@ def _finetune_generative(
         if local.start == local.stop:
             return zero_loss()
         scores = model.label_scores(model.states_at_mask(rows.labeled.slice_rows(local)), words)
-        loss = label_loss(scores, model.to_device(rows.labels[local]), label_weights)
+        loss = label_loss(scores, model.to_device(rows.labels[local]), weights)
         return len(scores) / len(rows.labels) * loss
 
     return train(model.model, step, setup, len(labeled), bf16=model.trains_in_bf16)
 
 
-def _label_weights(model: LanguageModel, labels: NDArray[Any], count: int, setup: TrainingSetup) -> Tensor | None:
+def label_weights(model: LanguageModel, labels: NDArray[Any], count: int, setup: TrainingSetup) -> Tensor | None:
+    """The weights of the labels in the loss, (labels,), where the setup asks for them."""
     return class_weights(labels, count).to(model.device) if setup.balance else None
 
 
-def _row_sampler(
+def row_sampler(
     model: LanguageModel,
     labeled: EncodedRows,
     labels: NDArray[Any],
@@ -142,6 +154,11 @@ class PairLoss:
         """The settings of the auxiliary task."""
         assert isinstance(self.settings, Finetune)
         return self.settings
+
+    def trains_packed(self, with_masked: bool) -> bool:
+        """Whether steps in CUDA graphs take packed batches; padding that is predicted needs padded ones."""
+        only_text = not with_masked or self.mlm_settings.lm_targets == "text"
+        return self.model.trains_in_bf16 and only_text and self.model.supports_packing
 
     def __call__(self, rows: StepRows) -> Tensor:
         """The loss, computed eagerly; with several processes, this process's share of it."""
@@ -202,39 +219,34 @@ class PairLoss:
 
         def arrays() -> dict[str, NDArray[Any]]:
             rows = next_rows()
-            if rows.masked is None or rows.targets is None:
-                return self._arrays(rows.labeled, rows, packed)
-            batch = concat_batches([rows.labeled, rows.masked], self.model.tokenizer.pad_id)
-            inputs = self._arrays(batch, rows, packed)
+            inputs, starts = self.model.fixed_shape_inputs(rows.batch(self.model.tokenizer.pad_id), packed)
+            row_index, positions = rows.read_positions()
+            positions = positions if starts is None else starts[row_index] + positions
+            inputs |= {"rows": row_index, "positions": positions, "labels": rows.labels}
+            if rows.targets is None:
+                return inputs
             count = padded_count(len(rows.targets.rows), token_counts, inputs["input_ids"].shape[1])
-            padding = np.full(count, np.inf, dtype=np.float32)  # tokens that pad the list are left out of the loss
-            padding[: len(rows.targets.rows)] = self._micro_batch_counts(rows.targets)
             read = len(rows.labels) * rows.labeled.masks + count
             return inputs | {
-                "rows": pad_last_axis(inputs["rows"], read),
-                "positions": pad_last_axis(inputs["positions"], read),
-                "tokens": pad_last_axis(rows.targets.tokens, count),
-                "counts": padding,
+                "rows": pad_last_axis(row_index, read),
+                "positions": pad_last_axis(positions, read),
+                **self.target_arrays(rows.targets, count),
             }
 
-        def loss(inputs: Mapping[str, Tensor]) -> Tensor:
-            states = self.model.gather_states(inputs)  # (labelled * masks + masked, hidden)
-            ce = self._labeled_loss(self._at_masks(states, len(inputs["labels"])), inputs["labels"])
-            if "tokens" not in inputs:
-                return ce
-            token_scores = self.model.head(states[-len(inputs["tokens"]) :])  # (masked, vocabulary)
-            micro_batches = self.settings.gradient_accumulation_steps
-            mlm = masked_lm_loss(token_scores, inputs["tokens"], inputs["counts"], micro_batches)
-            return joint_loss(ce, mlm, self.mlm_settings.alpha)
+        return CapturableStep(arrays, lambda inputs: self.of_states(self.model.gather_states(inputs), inputs))
 
-        return CapturableStep(arrays, loss)
+    def target_arrays(self, targets: MaskedTokens, count: int) -> dict[str, NDArray[Any]]:
+        """The masked tokens and their micro-batches' numbers of masked tokens, padded: (count,) each."""
+        counts = np.full(count, np.inf, dtype=np.float32)  # tokens that pad the list are left out of the loss
+        counts[: len(targets.rows)] = self._micro_batch_counts(targets)
+        return {"tokens": pad_last_axis(targets.tokens, count), "counts": counts}
 
-    def _arrays(self, batch: Batch, rows: StepRows, packed: bool) -> dict[str, NDArray[Any]]:
-        """The model's inputs, the labels, and the rows and positions whose states are read."""
-        row_index, positions = rows.labeled.all_masks()
-        if rows.targets is not None:
-            row_index = np.concatenate([row_index, len(rows.labels) + rows.targets.rows])
-            positions = np.concatenate([positions, rows.targets.positions])
-        inputs, starts = self.model.fixed_shape_inputs(batch, packed)
-        positions = positions if starts is None else starts[row_index] + positions
-        return inputs | {"rows": row_index, "positions": positions, "labels": rows.labels}
+    def of_states(self, states: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The loss of a step by the states at its masks and its masked tokens, (read, hidden), and its targets."""
+        ce = self._labeled_loss(self._at_masks(states, len(inputs["labels"])), inputs["labels"])
+        if "tokens" not in inputs:
+            return ce
+        token_scores = self.model.head(states[-len(inputs["tokens"]) :])  # (masked, vocabulary)
+        micro_batches = self.settings.gradient_accumulation_steps
+        mlm = masked_lm_loss(token_scores, inputs["tokens"], inputs["counts"], micro_batches)
+        return joint_loss(ce, mlm, self.mlm_settings.alpha)

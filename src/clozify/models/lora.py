@@ -88,7 +88,8 @@ def _inject(module: Any, config: Any, name: str) -> None:
     module.eval()  # new modules are in training mode
 
 
-def _layers(module: nn.Module) -> Iterator[Any]:
+def lora_layers(module: nn.Module) -> Iterator[Any]:
+    """The layers that adapters were added to."""
     from peft.tuners.lora import LoraLayer
 
     return (layer for layer in module.modules() if isinstance(layer, LoraLayer))
@@ -98,7 +99,7 @@ def _layers(module: nn.Module) -> Iterator[Any]:
 def reset_adapter(module: nn.Module, seed: int) -> None:
     """Initialise the adapter: A from the seed with peft's distribution, equal on every device; B with 0."""
     rng = torch.Generator().manual_seed(seed)
-    for layer in _layers(module):
+    for layer in lora_layers(module):
         a, b = layer.lora_A[TRAINED].weight, layer.lora_B[TRAINED].weight
         drawn = torch.empty(a.shape)
         nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=rng)
@@ -113,7 +114,7 @@ def merged(module: nn.Module) -> Iterator[None]:
     Afterwards W is restored from a copy: subtracting B A again would leave rounding errors.
     """
     originals = [
-        (layer, layer.get_base_layer().weight, layer.get_base_layer().weight.data) for layer in _layers(module)
+        (layer, layer.get_base_layer().weight, layer.get_base_layer().weight.data) for layer in lora_layers(module)
     ]
     try:
         with torch.inference_mode(False), torch.no_grad():
@@ -187,5 +188,5 @@ def load_adapter(module: Any, folder: Path, name: str) -> None:
 
 def switch_adapter(module: nn.Module, name: str) -> None:
     """Activate one of the model's adapters."""
-    for layer in _layers(module):
+    for layer in lora_layers(module):
         layer.set_adapter(name, inference_mode=True)

@@ -27,7 +27,8 @@ from clozify.methods.ipet import (
     select_training_rows,
 )
 from clozify.methods.ipet_label_sets import select_label_sets, set_counts_to_draw
-from clozify.pipeline.members import DrawnRows, ZeroPoints, evaluate_members, first_generation, train_members
+from clozify.pipeline.member_jobs import DrawnRows
+from clozify.pipeline.members import ZeroPoints, evaluate_members, first_generation, train_members
 from clozify.pipeline.run import Run
 from clozify.pipeline.teachers import OtherTeachers, pattern_votes
 from clozify.pipeline.untrained import untrained_members

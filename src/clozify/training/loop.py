@@ -141,7 +141,8 @@ def train(
     return _run_steps(module, stepper, setup, rows)
 
 
-def _autocast(module: nn.Module, bf16: bool) -> Callable[[], AbstractContextManager[Any]]:
+def autocast_to_bf16(module: nn.Module, bf16: bool) -> Callable[[], AbstractContextManager[Any]]:
+    """A context manager in which a module computes in bf16 where `bf16`; else it changes nothing."""
     device = next(module.parameters()).device.type
     return partial(torch.autocast, device, torch.bfloat16) if bf16 else nullcontext
 
@@ -155,7 +156,7 @@ def _eager_stepper(
     bf16: bool,
 ) -> _Stepper:
     """Steps in plain PyTorch."""
-    accelerator, settings, autocast = setup.accelerator, setup.settings, _autocast(module, bf16)
+    accelerator, settings, autocast = setup.accelerator, setup.settings, autocast_to_bf16(module, bf16)
     optimizer = make_optimizer(module, settings, learning_rates)
     schedule = make_schedule(optimizer, settings, rows)
 
@@ -217,7 +218,7 @@ def _captured_stepper(
             with (
                 fused_linear_layers(fused, master.direct_gradients),
                 fused_layernorm(fused, master.direct_gradients),
-                CudaGraphRunner(module, captured, update, _autocast(module, bf16)).side_stream() as runner,
+                CudaGraphRunner(module, captured, update, autocast_to_bf16(module, bf16)).side_stream() as runner,
             ):
                 yield _Stepper(step, master.state_dict, master.load_state_dict)
     finally:
@@ -245,6 +246,15 @@ class _BestWeights:
         return 0 < self.monitor.dev.patience <= self.evaluations_since_best
 
 
+def check_loss(loss: float, step: int, settings: Training) -> None:
+    """Raise where a loss is not a number."""
+    if not np.isfinite(loss):
+        raise TrainingError(
+            f"The loss is {loss} at step {step}; lower the learning rate ({settings.learning_rate:g}) or check the "
+            "data. What is finished is kept: the same command resumes."
+        )
+
+
 def _run_steps(module: nn.Module, stepper: _Stepper, setup: TrainingSetup, rows: int) -> list[float]:
     """Take all steps, read the loss every `LOG_EVERY` of them, evaluate on development rows; returns the losses."""
     monitor, steps = setup.monitor, setup.settings.steps(rows)
@@ -256,11 +266,7 @@ def _run_steps(module: nn.Module, stepper: _Stepper, setup: TrainingSetup, rows:
         total, counted = total + stepper.step(step - 1), counted + 1
         if counted == LOG_EVERY or step == steps:
             mean = float(total) / counted
-            if not np.isfinite(mean):
-                raise TrainingError(
-                    f"The loss is {mean} at step {step}; lower the learning rate ({setup.settings.learning_rate:g}) or "
-                    "check the data. What is finished is kept: the same command resumes."
-                )
+            check_loss(mean, step, setup.settings)
             losses.append(mean)
             monitor.on_step(step, mean)
             total, counted = torch.zeros_like(total), 0

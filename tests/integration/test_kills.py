@@ -7,10 +7,12 @@ printed with a failure.
 import os
 import random
 import signal
+import threading
 import time
 import traceback
 
 import pytest
+from tqdm import tqdm
 
 import clozify
 from tests.integration.conftest import SETTINGS
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = int(os.environ.get("CLOZIFY_KILL_ROUNDS", "20"))
 SEED = int(os.environ.get("CLOZIFY_KILL_SEED", time.time_ns() % 100_000))
+LONGEST = 600  # seconds of a run
 COMPARED = ("*.npy", "*.safetensors", "metrics.json", "ensemble.json", "labels.parquet", "task.toml", "config.json")
 
 
@@ -28,11 +31,25 @@ def start(function) -> int:
     if pid:
         return pid
     try:
+        tqdm.set_lock(threading.RLock())  # its own is shared by all processes, and stays locked by one that is killed
         function()
         os._exit(0)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
+
+
+def wait(pid: int) -> int:
+    """A process's exit status; one that hangs is killed."""
+    deadline = time.monotonic() + LONGEST
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise AssertionError(f"the process did not end within {LONGEST} s")
 
 
 def contents(folder) -> dict[str, bytes]:
@@ -45,8 +62,7 @@ def check_kills(function, tmp_path):
     """Kill `function(folder)` at random moments, each time in a new folder, and call it again there."""
     print(f"CLOZIFY_KILL_SEED={SEED}")
     rng, started = random.Random(SEED), time.monotonic()
-    _, status = os.waitpid(start(lambda: function(tmp_path / "undisturbed")), 0)
-    assert status == 0
+    assert wait(start(lambda: function(tmp_path / "undisturbed"))) == 0
     duration = time.monotonic() - started
     expected = contents(tmp_path / "undisturbed")
     assert expected
@@ -58,7 +74,7 @@ def check_kills(function, tmp_path):
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         interrupted += os.WIFSIGNALED(status)
-        _, status = os.waitpid(start(lambda folder=folder: function(folder)), 0)
+        status = wait(start(lambda folder=folder: function(folder)))
         assert status == 0, f"killed after {moment:.3f} s"
         resumed = contents(folder)
         differing = [name for name in expected | resumed if expected.get(name) != resumed.get(name)]

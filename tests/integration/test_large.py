@@ -1,4 +1,4 @@
-"""Unlabelled data that is taken for large: on the disk instead of in memory, and nothing else is different."""
+"""Data sets that are taken for large: nothing else is different; and the tokens of unlabelled rows on the disk."""
 
 import threading
 
@@ -30,7 +30,7 @@ def large(monkeypatch):
     monkeypatch.setattr(softlabels, "ROW_GROUP", 16)
 
 
-def test_unlabelled_data_on_the_disk_gives_the_same_run_to_the_bit(run, files, monkeypatch):
+def test_large_data_sets_give_the_same_run_to_the_bit(run, files, monkeypatch):
     """A row that slipped by one would get another row's label, and every number would still look right."""
     small = run("small", method="ipet", settings=IPET)
     monkeypatch.setattr(unlabeled_rows, "IN_MEMORY", 0)
@@ -44,7 +44,6 @@ def test_unlabelled_data_on_the_disk_gives_the_same_run_to_the_bit(run, files, m
     assert pq.ParquetFile(files / "large" / "labels.parquet").num_row_groups == 4
 
 
-@pytest.mark.usefixtures("large")
 def test_a_run_that_is_done_keeps_no_tokens_and_one_that_was_stopped_finds_them_again(run, files, monkeypatch):
     written = []
     write = unlabeled_rows._write
@@ -60,7 +59,6 @@ def test_a_run_that_is_done_keeps_no_tokens_and_one_that_was_stopped_finds_them_
     assert not (files / "run" / "soft").exists()
 
 
-@pytest.mark.usefixtures("large")
 def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, tiny_folder, monkeypatch):
     """Two that write the same file at a time leave a file of neither."""
     plan = prepare(
@@ -80,7 +78,7 @@ def test_of_several_that_want_the_tokens_one_writes_and_the_others_wait(files, t
         result = []
 
         def compile_task() -> None:
-            result.append(unlabeled_rows.unlabeled_tokens_on_disk(worker, worker.model.tokenizer, plan.model, columns))
+            result.append(unlabeled_rows.tokenize_unlabeled(worker, worker.model.tokenizer, columns))
 
         threads = [threading.Thread(target=compile_task) for _ in range(4)]
         for thread in threads:

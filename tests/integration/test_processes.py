@@ -30,7 +30,7 @@ def one_thread():
 
 
 def worker_processes(process: psutil.Process) -> list[psutil.Process]:
-    return [child for child in process.children() if "clozify.executors.processes" in child.cmdline()]
+    return [child for child in process.children() if "clozify.executors.worker_process" in child.cmdline()]
 
 
 @pytest.mark.slow

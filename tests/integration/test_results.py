@@ -10,7 +10,7 @@ import transformers
 
 from clozify.inference.finished_run import FinishedRun
 from clozify.inference.training import train
-from clozify.pipeline import generations, members
+from clozify.pipeline import generations, member_jobs
 from tests.integration.conftest import SETTINGS
 
 IPET = [*SETTINGS, "ipet.d=2", "ipet.enough=35", "ipet.teachers=0.5"]  # 10, 20, 40 rows; 4 members, 2 teachers each
@@ -52,7 +52,7 @@ def test_the_weight_of_a_pair_is_its_accuracy_on_t_before_training(run, files, t
 def spied_ipet(run, files, monkeypatch):
     """Runs iPET; returns what every member was trained on, (texts, labels), and every selection with its teachers."""
     trained, selected = [], []
-    finetune, select = members.finetune, generations.select_training_rows
+    finetune, select = member_jobs.finetune, generations.select_training_rows
 
     def spy_on_finetune(model, words, labeled, labels, *more):
         (tokens,) = labeled._field_tokens
@@ -66,7 +66,7 @@ def spied_ipet(run, files, monkeypatch):
         selected.append((selection, teachers.tolist(), {teacher: scores[teacher] for teacher in teachers.tolist()}))
         return selection
 
-    monkeypatch.setattr(members, "finetune", spy_on_finetune)
+    monkeypatch.setattr(member_jobs, "finetune", spy_on_finetune)
     monkeypatch.setattr(generations, "select_training_rows", spy_on_selection)
     run(method="ipet", settings=IPET)
     assert len(trained) == 3 * 4

@@ -34,7 +34,14 @@ def split(monkeypatch):
 
 @pytest.mark.usefixtures("split")
 @pytest.mark.parametrize(
-    "more", [[], pytest.param(["adapter.method=lora"], marks=pytest.mark.slow), ["scores_dtype=float16"]], ids=str
+    "more",
+    [
+        [],
+        pytest.param(["adapter.method=lora"], marks=pytest.mark.slow),
+        pytest.param(["adapter.method=lora", "adapter.members_at_once=2"], marks=pytest.mark.slow),
+        ["scores_dtype=float16"],
+    ],
+    ids=str,
 )
 def test_shards_of_whole_chunks_give_the_same_scores_to_the_bit(run, files, monkeypatch, more):
     """A shard that is scored with another member's weights looks like any other."""

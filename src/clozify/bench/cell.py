@@ -115,7 +115,7 @@ class CellJob:
             unlabeled=str(unlabeled.resolve()) if self.rival.UNLABELED and unlabeled.is_file() else None,
             test=str((data / TEST).resolve()),
             task=str((data / TASK).resolve()),
-            model=self.spec.model,
+            model=_absolute(self.spec.model),
             encoder="" if encoder is None else str(encoder.resolve()),
             device=device,
             seed=self.spec.seed,
@@ -124,7 +124,7 @@ class CellJob:
             work=str(work / "model"),
             recipe=self.spec.recipe or "auto",
             settings=list(self.spec.settings),
-            options=dict(self.spec.options),
+            options={name: _absolute(value) for name, value in self.spec.options},
         )
 
     def _run_process(self, job: Job, work: Path, began: float) -> Measured:
@@ -182,6 +182,11 @@ class CellJob:
             failure=failure,
             seconds=seconds,
         )
+
+
+def _absolute(name: str) -> str:
+    """A folder's or file's absolute path, since cells run in folders of their own; other names as they are."""
+    return str(Path(name).resolve()) if name and Path(name).exists() else name
 
 
 def machine_name(device: str) -> str:

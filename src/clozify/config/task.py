@@ -329,6 +329,8 @@ def _explain(fault: Any) -> str:
     if path[0] in ("rules", "teachers"):
         return explain_teacher_fault(fault)
     name = ".".join(path)
+    if fault["type"] == "extra_forbidden" and path[0] in ("labels", "words"):
+        return f"'{name}' is an entry of a task file: give clozify.load_task a dict with it instead of calling Task."
     if fault["type"] == "extra_forbidden":
         near = did_you_mean(path[-1], [*Task.model_fields, "labels", "words"])
         return f"the entry '{name}' is not known{near}; remove or rename it."

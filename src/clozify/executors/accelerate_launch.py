@@ -122,6 +122,7 @@ class ReadOnlyRunFolder(RunFolder):
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.path, self.address, self.finished_jobs = folder, folder.path, folder.address, []
+        self._intact = set()
 
     def job_path(self, kind: str, key: str) -> Path:
         """The folder of a job's results."""

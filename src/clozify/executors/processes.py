@@ -7,10 +7,8 @@ workers that run out of memory. When the run's main process dies, its workers en
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,15 +17,13 @@ from typing import Any
 
 import torch
 
-from clozify.executors.job_queue import JobOutcome, RelayTracking, run_job
+from clozify.executors.job_queue import JobOutcome
 from clozify.executors.worker_pool import WorkerHandle, WorkerPool
-from clozify.runs.context import RunContext
 from clozify.runs.jobs import Job
 from clozify.runs.worker import Worker
 from clozify.utils.threads import openmp_variables
 
 SHUTDOWN_SECONDS = 5.0  # that an idle process has to end by itself
-PARENT_CHECK_SECONDS = 0.5
 
 
 @dataclass(eq=False, kw_only=True)
@@ -80,7 +76,7 @@ class ProcessExecutor(WorkerPool[_WorkerProcess]):
         arguments = map(str, (worker_connection.fileno(), os.getpid(), self.gpus))
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "clozify.executors.processes", *arguments],
+                [sys.executable, "-m", "clozify.executors.worker_process", *arguments],
                 pass_fds=[worker_connection.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -132,47 +128,3 @@ class ProcessExecutor(WorkerPool[_WorkerProcess]):
 def _send(connection: Connection, content: Any) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):  # a process that died is noticed by the next `recv`
         connection.send(content)
-
-
-def import_libraries(gpus: int) -> None:
-    """Do what a worker can do before it has the plan: import what every job needs, and open its GPU."""
-    import datasets  # noqa: F401
-    from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer  # noqa: F401
-
-    if gpus:
-        with suppress(Exception):  # the first job meets the same error and reports it
-            torch.zeros(1, device="cuda")
-
-
-def run_worker(connection: Connection, parent: int, gpus: int) -> None:
-    """Main loop of a worker process: receives the plan, then one job after another, until the connection closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends its workers
-    finished = threading.Event()
-
-    def exit_with_parent() -> None:
-        while os.getppid() == parent:
-            if finished.wait(PARENT_CHECK_SECONDS):
-                return
-        os._exit(1)  # at once: the run may be started again
-
-    threading.Thread(target=exit_with_parent, daemon=True).start()
-    import_libraries(gpus)
-    worker: Worker | None = None
-    while True:
-        try:
-            message = connection.recv()
-        except EOFError:
-            finished.set()
-            return
-        if worker is None:
-            plan, device, open_folder = message
-            tracking = RelayTracking(lambda *step: connection.send(step))
-            worker = Worker(plan, open_folder(), RunContext(device, tracking=tracking))
-            continue
-        outcome = run_job(worker, message)
-        print(outcome.traceback, end="", file=sys.stderr, flush=True)
-        connection.send(outcome)
-
-
-if __name__ == "__main__":
-    run_worker(Connection(int(sys.argv[1])), *map(int, sys.argv[2:]))

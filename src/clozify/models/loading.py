@@ -147,9 +147,11 @@ def _read_config(name: str | Path) -> Any:
         )
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a classifier's folder."""
-    return _load_tokenizer(str(folder), "classifier", {"local_files_only": True, "trust_remote_code": False})
+def load_tokenizer(name: str | Path) -> Any:
+    """The tokenizer of a classifier, or of a model that becomes one, by folder, hub name, or 'builtin'."""
+    path = model_path(name)
+    local = Path(path).is_dir() or not libraries.hub_reachable()
+    return _load_tokenizer(path, "classifier", {"local_files_only": local, "trust_remote_code": False})
 
 
 def _load_tokenizer(path: str, architecture: Architecture, hub_options: dict[str, Any]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 from clozify.models.builtin import builtin_folder, is_builtin
@@ -20,3 +22,13 @@ def model_key(name: str) -> str:
     if path.is_file():  # with GGUF weights
         return hash_file(path)
     return hash_model_folder(path) if path.is_dir() else name
+
+
+def start_hashing(name: str) -> None:
+    """Compute a model's key in a thread, so that `model_key` has it at once later: weights take seconds to hash."""
+
+    def compute() -> None:
+        with suppress(OSError):  # `model_key` raises it, too
+            model_key(name)
+
+    threading.Thread(target=compute, name="hashing", daemon=True).start()

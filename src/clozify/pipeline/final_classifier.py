@@ -35,18 +35,19 @@ from clozify.models.loading import make_readable
 from clozify.pipeline.cross_fitting import HeldOut, calibrate, calibrate_classifier, publish_reliability
 from clozify.pipeline.folds import Fold, estimate_folds, make_folds
 from clozify.pipeline.run import Run
-from clozify.pipeline.scope import classifier_scope
+from clozify.pipeline.scope import classifier_scope, held_out_scope
 from clozify.pipeline.soft_labels import SoftLabels
 from clozify.pipeline.thresholds import decide_by_folds, decide_without_folds
-from clozify.pipeline.token_cache import is_small, unlabeled_tokens_on_disk
+from clozify.pipeline.token_cache import is_small, tokenize_unlabeled
 from clozify.prompts.encode import EncodedRows
+from clozify.prompts.tokenizer import RaggedTokens
 from clozify.runs.jobs import JobResult
 from clozify.runs.keys import data_inputs, job_key, model_key
 from clozify.runs.metrics import ClassifierMetrics
 from clozify.runs.plan import Plan
-from clozify.runs.records import HELD_OUT_SCORES, TEST_SCORES, UNLABELED_SCORES
+from clozify.runs.records import HELD_OUT_SCOPE, HELD_OUT_SCORES, TEST_SCORES, UNLABELED_SCORES
 from clozify.runs.reliability import Reliability
-from clozify.runs.scope import save_scope
+from clozify.runs.scope import load_scope, save_scope
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup, seed_everything
 from clozify.utils.checked_files import open_npy, read_json
@@ -105,19 +106,15 @@ class Distillation:
         assert plan.unlabeled is not None
         targets = self.soft_labels.load(worker.folder)
         rows = None if self.confident_rows is None else confident_rows(targets, self.confident_rows)
-        if is_small(plan.unlabeled):
-            sources = [plan.unlabeled]
-            if plan.recipe.distill.labeled_rows:
-                sources.append(plan.labeled)
-                if rows is not None:
-                    rows = np.concatenate([rows, len(targets) + np.arange(len(plan.labeled))])
-                targets = np.concatenate([targets, indicators(plan.labeled)])
-            texts = {field: [text for rows in sources for text in rows.texts(field)] for field in plan.task.fields}
-            encoded = classifier.encode_texts(texts)
-        else:
-            fields = classifier.template.fields
-            tokens = unlabeled_tokens_on_disk(worker, classifier.tokenizer, plan.student, fields)
-            encoded = EncodedRows(classifier.template, tokens, classifier.max_length)
+        tokens = tokenize_unlabeled(worker, classifier.tokenizer, classifier.template.fields)
+        if plan.recipe.distill.labeled_rows and is_small(plan.unlabeled):
+            if rows is not None:
+                rows = np.concatenate([rows, len(targets) + np.arange(len(plan.labeled))])
+            targets = np.concatenate([targets, indicators(plan.labeled)])
+            for field, of_unlabeled in tokens.items():
+                of_labeled = field.tokenize(classifier.tokenizer, plan.labeled.texts(field.slot.field))
+                tokens[field] = RaggedTokens.concat(of_unlabeled, of_labeled)
+        encoded = EncodedRows(classifier.template, tokens, classifier.max_length)
         return distill(classifier, encoded, targets, setup, rows)
 
 
@@ -164,10 +161,11 @@ def cross_fit_supervised(run: Run) -> HeldOutScores | None:
     plan = run.plan
     if not (folds := estimate_folds(plan)):
         return None
-    scores = np.zeros((len(plan.labeled), len(plan.task.labels)))
+    scores, out_of_scope = np.zeros((len(plan.labeled), len(plan.task.labels))), np.zeros(len(plan.labeled))
     for fold, path in zip(folds, _train_without_folds(run, folds, "estimate"), strict=True):
         scores[fold.held_out(plan)] = open_npy(path / HELD_OUT_SCORES)
-    return HeldOutScores(scores, plan.labeled.labels, len(folds))
+        out_of_scope[fold.held_out(plan)] = open_npy(path / HELD_OUT_SCOPE)
+    return HeldOutScores(scores, plan.labeled.labels, len(folds), out_of_scope)
 
 
 def _train_without_folds(run: Run, folds: Sequence[Fold], group: str) -> list[Path]:
@@ -237,6 +235,10 @@ def _calibrate(run: Run, held_out: HeldOut | None, job: Path) -> Reliability | N
     reliability = calibrate_classifier(run, held_out, open_npy(path) if path.is_file() else None)
     if reliability is not None:
         publish_reliability(run.results / "classifier", read_json(job / RECORD).get("output_layer"), reliability)
+    if isinstance(held_out, HeldOutScores) and held_out.out_of_scope is not None:
+        scope = load_scope(run.results / "classifier")
+        if scope is not None and not len(scope.in_scope):  # there were no unlabelled rows
+            save_scope(run.results / "classifier", scope.with_in_scope(held_out.out_of_scope))
     return reliability
 
 
@@ -315,6 +317,7 @@ class ClassifierJob:
             if self.fold is not None:
                 held_out = plan.labeled.select(self.fold.held_out(plan))
                 np.save(tmp_path / HELD_OUT_SCORES, score_rows(classifier, held_out, device))
+                np.save(tmp_path / HELD_OUT_SCOPE, held_out_scope(classifier, plan, self.fold))
             elif plan.test is not None:
                 np.save(tmp_path / TEST_SCORES, score_rows(classifier, plan.test, device))
             if self.keep_weights:

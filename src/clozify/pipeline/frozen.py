@@ -18,7 +18,7 @@ from clozify.methods.scope import Scope
 from clozify.metrics import BasicMetrics, basic_metrics
 from clozify.models.lora import save_base
 from clozify.pipeline.folds import Fold, estimate_folds
-from clozify.pipeline.members import RECORD
+from clozify.pipeline.member_jobs import RECORD
 from clozify.pipeline.run import Run
 from clozify.pipeline.scope import MEMBER_SCOPE, SourceName, fit_scope
 from clozify.pipeline.state_cache import DataSet, StateCache

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
-from scipy.stats import entropy
-from sklearn.model_selection import KFold
 
 from clozify.data.rows import Rows, chunk_rows
 from clozify.errors import quoted
@@ -203,6 +201,8 @@ def _votes(run: Run, patterns: Sequence[PatternVotes], scored: Sequence[ScoredTe
 
 def _uncertainty(combination: Combination, labels: int) -> NDArray[np.float64]:
     """The entropy of the combined probabilities of each unlabelled row."""
+    from scipy.stats import entropy  # imported here, since workers import this module and it takes a second
+
     chunks = combination.scores(UNLABELED_SCORES).chunks(chunk_rows(labels))
     return np.concatenate([entropy(softmax(chunk, axis=-1), axis=-1) for _, chunk in chunks])
 
@@ -242,6 +242,8 @@ def _context(run: Run, labeled: Rows, uncertainty: NDArray[np.float64] | None = 
 
 def _cross_fit(run: Run, teacher: Teacher) -> NDArray[np.float32]:
     """The teacher's scores of T; where they depend on T, each row's without the row."""
+    from sklearn.model_selection import KFold  # see `_uncertainty`
+
     labeled = run.plan.labeled
     if not learns_from_labeled(teacher) or len(labeled) < 2:
         return teacher.score(labeled, _context(run, labeled))

@@ -1,34 +1,37 @@
-"""Rows as token ids, tokenised once for all members or all classifiers.
+"""Rows as token ids, tokenised once for all members and all classifiers.
 
-The unlabelled rows are kept in memory where they are few, and in the run's folder where they are many. These files are
-written chunk by chunk, memory-mapped by every process of the run, found again by a run that resumes, and removed when
-the run is done.
+The unlabelled rows' tokens are in the run's folder. These files are written chunk by chunk, memory-mapped by every
+process of the run, found again by a run that resumes, and removed when the run is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
 
 from clozify.data.rows import Rows
+from clozify.models.classifier import classifier_template
+from clozify.models.loading import load_config, load_tokenizer
 from clozify.prompts.encode import FieldInContext
 from clozify.prompts.tokenizer import PromptTokenizer, RaggedTokens
 from clozify.runs.folder import CACHE_KINDS, RunFolder
-from clozify.runs.keys import job_key, model_key
+from clozify.runs.keys import job_key
 from clozify.runs.worker import Worker
 from clozify.utils.checked_files import open_npy
 from clozify.utils.npy import create_npy, npy_writer
 
-IN_MEMORY = 100_000  # rows; the tokens of more are on the disk
+IN_MEMORY = 100_000  # rows; the tokens of more test or development rows are not kept
 
 FieldTokens = dict[FieldInContext, RaggedTokens]  # all rows of a data set, field by field
 
 
 def is_small(rows: Rows) -> bool:
-    """Whether the rows' tokens are kept in memory."""
+    """Whether the rows' tokens fit into memory."""
     return len(rows) <= IN_MEMORY
 
 
@@ -39,12 +42,10 @@ def labeled_tokens(worker: Worker) -> FieldTokens:
 
 def unlabeled_tokens(worker: Worker) -> FieldTokens:
     """The unlabelled rows in the tokens of the worker's prompts."""
-    rows = worker.plan.unlabeled
-    assert rows is not None
-    if not is_small(rows) and "unlabeled" not in worker.tokens:
-        tokenizer, fields = worker.model.tokenizer, worker.prompts.fields
-        worker.tokens["unlabeled"] = unlabeled_tokens_on_disk(worker, tokenizer, worker.plan.model, fields)
-    return _cached(worker, "unlabeled", rows)
+    if "unlabeled" not in worker.tokens:
+        fields = worker.prompts.fields
+        worker.tokens["unlabeled"] = tokenize_unlabeled(worker, worker.model.tokenizer, fields)
+    return worker.tokens["unlabeled"]
 
 
 def evaluation_tokens(worker: Worker, name: str, rows: Rows) -> FieldTokens | None:
@@ -61,20 +62,47 @@ def _cached(worker: Worker, name: str, rows: Rows) -> FieldTokens:
     return worker.tokens[name]
 
 
-def unlabeled_tokens_on_disk(
-    worker: Worker, tokenizer: PromptTokenizer, model: str, fields: Sequence[FieldInContext]
-) -> FieldTokens:
-    """The unlabelled rows' tokens, mapped from the run's folder; the first process that needs them writes them."""
-    return {field: _load_or_write(worker, tokenizer, model, field) for field in dict.fromkeys(fields)}
+@contextmanager
+def tokenizing_in_background(worker: Worker) -> Iterator[None]:
+    """While the block runs, a thread tokenises the unlabelled rows: for members, then for the classifier.
+
+    A job that needs them earlier waits for them, or tokenises the fields that are left.
+    """
+    plan = worker.plan
+    if plan.unlabeled is None:
+        yield
+        return
+    needed = [(worker.model.tokenizer, worker.prompts.fields)]
+    if plan.is_distilled:
+        tokenizer = needed[0][0]
+        if plan.student != plan.model:
+            load_config(plan.student, from_hub=True)  # its errors say more than the tokenizer's
+            tokenizer = PromptTokenizer(load_tokenizer(plan.student))
+        needed.append((tokenizer, list(classifier_template(plan.task, tokenizer).fields)))
+
+    def tokenize() -> None:
+        with suppress(Exception):  # the job that needs the tokens meets the same error and reports it
+            for tokenizer, fields in needed:
+                tokenize_unlabeled(worker, tokenizer, fields)
+
+    thread = threading.Thread(target=tokenize, name="tokenizing", daemon=True)
+    thread.start()
+    yield
+    thread.join()
 
 
-def _load_or_write(worker: Worker, tokenizer: PromptTokenizer, model: str, field: FieldInContext) -> RaggedTokens:
+def tokenize_unlabeled(worker: Worker, tokenizer: PromptTokenizer, fields: Sequence[FieldInContext]) -> FieldTokens:
+    """The unlabelled rows' tokens, mapped from the run's folder; the first that needs them writes them."""
+    return {field: _load_or_write(worker, tokenizer, field) for field in dict.fromkeys(fields)}
+
+
+def _load_or_write(worker: Worker, tokenizer: PromptTokenizer, field: FieldInContext) -> RaggedTokens:
     plan, folder = worker.plan, worker.folder
     assert plan.unlabeled is not None
     key = job_key(
         "tokens",
         texts=plan.unlabeled.digest,
-        tokenizer=model_key(model),
+        tokenizer=tokenizer.digest,
         column=[field.slot.field, field.slot.filter, field.context],
     )
     path = folder.job_path("tokens", key)

@@ -17,6 +17,7 @@ from clozify.executors.devices import parse_at_once
 from clozify.executors.select import choose_executor, single_worker_executor
 from clozify.methods.combination import COMBINED_TEMPERATURE
 from clozify.methods.label_set_reliability import HeldOutLabelSets
+from clozify.models.model_key import start_hashing
 from clozify.pipeline.auto import announce
 from clozify.pipeline.concurrency import fit_models_per_device
 from clozify.pipeline.cross_fitting import (
@@ -94,6 +95,7 @@ def train(
     check_trackers(trackers)
     models_per_device = parse_at_once(at_once)
     device, opened_executor = choose_executor(executor, address, devices, models_per_device)
+    start_hashing(str(inputs.model))
     plan = prepare(inputs, device)
     teachers = other_teachers(inputs, plan)
     with open_run(output) as folder, log_file(folder, log) as log_both, threads_within_quota(log_both):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozify.errors import ModelError
+from clozify.utils.hashing import hash_key
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -109,6 +110,12 @@ class PromptTokenizer:
         self.boundary_ids = [i for i in (tokenizer.cls_token_id, tokenizer.sep_token_id) if i is not None]
         self.special_tokens = cache(self._special_tokens)
         self.shared_context = cache(self._shared_context)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all that decides a text's ids."""
+        special = np.flatnonzero(self.is_special).tolist()
+        return hash_key(tokenizer=self._backend.to_str(), special=special, unknown=self.hf_tokenizer.unk_token_id)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text by itself, without special tokens."""

@@ -103,6 +103,11 @@ def test_a_missing_verbalizer_word_names_the_verbalizer():
     assert "The verbalizer 'y' has no word for the label 'b'" in problems(text)
 
 
+def test_a_task_made_without_load_task_says_where_labels_are_written():
+    with pytest.raises(TaskError, match="'labels' is an entry of a task file: give clozify.load_task a dict"):
+        Task(name="t", fields=["text"], patterns=["It was {mask}. {text}"], labels={"a": "bad"})
+
+
 def test_an_unknown_task_name_gets_a_suggestion():
     with pytest.raises(TaskError, match=r"did you mean 'agnews'\?"):
         load_task("agnew")

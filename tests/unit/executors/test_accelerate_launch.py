@@ -37,6 +37,7 @@ def test_another_rank_reads_the_run_but_writes_only_the_token_cache(tmp_path):
             assert not written.exists()
         assert not read_only.job_path("members", "b").exists()
         assert read_only.job_path("tokens", "b").exists()  # the first rank that needs it writes it
+        assert read_only.has_job("tokens", "b")
 
 
 def test_another_rank_logs_no_losses():

@@ -1,6 +1,7 @@
 """What a worker process is started with; starting one takes seconds and is tested in tests/integration."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -36,3 +37,12 @@ def test_workers_get_their_threads_and_the_variables_meant_for_them_alone(monkey
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
     assert "CUDA_VISIBLE_DEVICES" not in environment  # on a CPU
     assert set(environment["PYTHONPATH"].split(os.pathsep)) == {path for path in sys.path if path}
+
+
+@pytest.mark.slow
+def test_the_modules_of_jobs_import_neither_scikit_learn_nor_the_statistics_of_scipy():
+    """A worker imports them while its GPU waits."""
+    modules = "clozify.executors.worker_process, clozify.pipeline.members, clozify.pipeline.final_classifier"
+    command = f"import sys, {modules}; print([name for name in ('sklearn', 'scipy.stats') if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -147,14 +147,14 @@ def test_one_token_words_have_the_plain_mean_as_before():
     np.testing.assert_array_equal(weights, np.array([[0.5, 0.5, 0], [0, 0, 1]], dtype=np.float32))
 
 
-def train_briefly(model, settings, wording=AT_ONE_MASK):
+def train_briefly(model, settings, wording=AT_ONE_MASK, labels=(0, 1, 2)):
     from accelerate import Accelerator
 
     section = load_recipe("quick", ["finetune_without_lm.max_steps=6", *settings]).finetune_without_lm
     prompts = compile_task(model, TASK, wording=wording)
-    labels = np.array([0, 1, 2], dtype=np.int16)
     setup = TrainingSetup(section, seed_everything(0), Accelerator(cpu=True))
-    losses = finetune(model, prompts.patterns[0].words[0], encoded(model, prompts), labels, None, setup)
+    inputs = encoded(model, prompts), np.array(labels, dtype=np.int16)
+    losses = finetune(model, prompts.patterns[0].words[0], *inputs, None, setup)
     ((_, scores),) = score_rows(model, prompts, rows())
     return losses, scores[0]
 
@@ -162,11 +162,11 @@ def train_briefly(model, settings, wording=AT_ONE_MASK):
 @pytest.mark.parametrize("wording", [Wording(), Wording(several_tokens="masks")])
 def test_training_lowers_the_loss_of_words_of_several_tokens(wording, tiny):
     model = tiny("bert")
-    before, _ = train_briefly(model, ["finetune_without_lm.max_steps=1"], wording)
-    after, _ = train_briefly(
-        model, ["finetune_without_lm.max_steps=60", "finetune_without_lm.learning_rate=1e-2"], wording
-    )
-    assert after[-1] < before[0]
+    ((_, scores),) = score_rows(model, compile_task(model, TASK, wording=wording), rows())
+    unlikely = scores[0].argmin(axis=1)  # the loss of the labels that the model prefers is small by chance
+    gentle = ["finetune_without_lm.max_steps=75", "finetune_without_lm.learning_rate=1e-3"]
+    losses, _ = train_briefly(model, gentle, wording, unlikely)  # means of 25 steps
+    assert losses[-1] < losses[0]
 
 
 def test_label_offsets_are_learned_kept_with_the_model_and_removed(tiny, tmp_path):

@@ -1,0 +1,69 @@
+"""The unlabelled rows are tokenised once a run, while its members train; nothing waits for it at the end."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from clozify.pipeline import token_cache
+from clozify.pipeline.final_classifier import ClassifierJob
+from tests.integration.test_train import scores
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The tokenizer and the field of every column of tokens that this process writes, and "classifier" at its start."""
+    events = []
+    write, train = token_cache._write, ClassifierJob.run
+
+    def note_column(rows, tokenizer, field, folder):
+        events.append((tokenizer.digest, field))
+        write(rows, tokenizer, field, folder)
+
+    def note_classifier(job, worker):
+        events.append("classifier")
+        return train(job, worker)
+
+    monkeypatch.setattr(token_cache, "_write", note_column)
+    monkeypatch.setattr(ClassifierJob, "run", note_classifier)
+    return events
+
+
+@pytest.mark.parametrize("student", [None, "roberta"])
+def test_rows_are_tokenised_once_and_for_the_classifier_before_it_starts(run, written, tiny_folder, student):
+    run(student=None if student is None else str(tiny_folder(student)))
+    first_classifier = written.index("classifier")
+    columns = written[:first_classifier]
+    assert len(set(columns)) == len(columns)
+    assert len({digest for digest, _ in columns}) == (1 if student is None else 2)
+    assert set(written[first_classifier:]) == {"classifier"}
+
+
+def test_a_classifier_that_reads_as_the_patterns_do_adds_no_tokens(run, written, files):
+    """BERT's tokens do not depend on what is before a field, so that one column serves all."""
+    run()
+    assert len(written) - written.count("classifier") == 1
+
+
+def test_what_fails_in_the_background_is_done_by_the_job_that_needs_it(run, files, monkeypatch):
+    expected = run("alone")
+    write, failures = token_cache._write, []
+
+    def fail_in_background(*args):
+        if threading.current_thread().name == "tokenizing":
+            failures.append(args)
+            raise OSError("no more files")
+        write(*args)
+
+    monkeypatch.setattr(token_cache, "_write", fail_in_background)
+    assert run("failing") == expected
+    assert failures
+    one, other = scores(files / "alone"), scores(files / "failing")
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_a_finished_run_that_is_given_again_tokenises_nothing(run, written):
+    run()
+    del written[:]
+    run()
+    assert written == []

@@ -129,17 +129,27 @@ def test_untrained_methods_and_plain_fine_tuning_run(data, tiny_folder):
 
 
 @pytest.mark.slow
+def test_an_encoder_may_be_named_by_a_relative_path(data, tiny_folder, monkeypatch):
+    """Cells run in folders of their own."""
+    shutil.copytree(tiny_folder("bert"), data / "encoder")
+    monkeypatch.chdir(data)
+    result = run_bench(options(data, methods=["embeddings"], model="encoder"))
+    assert result.done == 1, result.summary.failures
+
+
+@pytest.mark.slow
 def test_a_killed_bench_keeps_its_cells_and_resumes(data):
     words = ["--data", data / "rows.csv", "--task", data / "task.toml", "--per-label", "4", "--draws", "6"]
     words += ["--methods", "tfidf", "--recipe", "paper", "--output", data / "bench", "--devices", "cpu"]
     words += [word for setting in QUICK for word in ("--set", setting)]
     process = subprocess.Popen([sys.executable, "-m", "clozify", "bench", *map(str, words)])
     deadline = time.monotonic() + 120
-    while not list((data / "bench" / "cells").glob("*/result.json")) and time.monotonic() < deadline:
+    while not list((data / "bench" / "cells").glob("[!.]*/result.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = {path: path.read_bytes() for path in (data / "bench" / "cells").glob("*/result.json")}
+    finished = (data / "bench" / "cells").glob("[!.]*/result.json")  # what is being written starts with a dot
+    before = {path: path.read_bytes() for path in finished}
     assert before
     result = run_bench(options(data, draws=6))
     assert result.reused >= len(before)

@@ -164,6 +164,12 @@ def member_files(folder, name):
     return {path.name: np.load(path / name) for path in (folder / "members").iterdir()}
 
 
+def member_folders(folder):
+    """The folders of members by pair and seed."""
+    records = {path: json.loads((path / "member.json").read_text()) for path in (folder / "members").iterdir()}
+    return {(record["pair"], record["seed"]): path for path, record in records.items()}
+
+
 def test_members_of_a_group_are_stored_and_score_as_those_trained_alone(run, files, tiny_folder, tmp_path):
     """Whether members share a batch is a matter of speed; the ensemble must be the same."""
     folder = shutil.copytree(tiny_folder("bert"), tmp_path / "model")
@@ -174,12 +180,13 @@ def test_members_of_a_group_are_stored_and_score_as_those_trained_alone(run, fil
         settings = [*LORA, f"adapter.members_at_once={at_once}", "attention_dropout=0.0", "adapter.learning_rate=0.001"]
         run(name, unlabeled=None, model=str(folder), settings=settings, log=lines.append)
     assert sum("member 1/4 to 2/4  losses" in line for line in lines) == 1  # four members in two groups, not 3 and 1
-    alone, together = (member_files(files / name, "test.npy") for name in ways)
+    alone, together = (member_folders(files / name) for name in ways)
     assert alone.keys() == together.keys()
-    assert len({scores.tobytes() for scores in alone.values()}) == 4
-    for key, scores in alone.items():
-        assert np.allclose(together[key], scores, atol=1e-2)  # Adam magnifies rounding errors
-        paths = [files / name / "members" / key for name in ways]
+    assert len({np.load(path / "test.npy").tobytes() for path in alone.values()}) == 4
+    for member in alone:
+        paths = [alone[member], together[member]]
+        assert np.allclose(*(np.load(path / "test.npy") for path in paths), atol=1e-2)  # Adam magnifies rounding errors
+        assert paths[0].name != paths[1].name  # with dropout they would differ
         records = [json.loads((path / "member.json").read_text()) for path in paths]
         assert records[1]["loss"] == pytest.approx(records[0]["loss"], abs=1e-3)
         timed = {"loss", "training_seconds", "seconds"}
@@ -236,15 +243,14 @@ def test_members_are_trained_alone_where_a_group_would_not_be_the_same(worker):
     from dataclasses import replace
     from types import SimpleNamespace
 
-    from clozify.pipeline.member_groups import GroupJob, group_jobs
+    from clozify.pipeline.member_groups import group_members
 
     def sizes(device="cpu", workers=1, members=12, **changes):
         plan = replace(worker.plan, recipe=load_recipe("paper", [f"{name}={value}" for name, value in changes.items()]))
         plan = replace(plan, dev=plan.labeled) if device == "dev" else plan
         context = SimpleNamespace(device="cuda" if device == "dev" else device)
         run = SimpleNamespace(plan=plan, context=context, executor=SimpleNamespace(workers=workers))
-        jobs = [MemberJob(f"member {n}/{members}  p", str(n), MemberSpec(0, n)) for n in range(members)]
-        return [len(job.members) if isinstance(job, GroupJob) else 1 for job in group_jobs(run, jobs, set())]
+        return [len(group) for group in group_members(run, [MemberSpec(0, seed) for seed in range(members)])]
 
     lora = {"adapter.method": "lora"}
     assert sizes("cuda", **lora) == [6, 6]

@@ -13,6 +13,7 @@ from clozify.inference.abstaining import AbstainOptions
 from clozify.pipeline.folds import Fold
 from clozify.pipeline.prepare import TrainInputs, prepare
 from clozify.runs.reliability import load_reliability
+from clozify.runs.scope import load_scope
 from clozify.studio.finished_runs import FinishedRuns
 from clozify.studio.runs import StudioRun
 
@@ -54,6 +55,13 @@ def test_other_results_are_estimated_too(run, files, method):  # noqa: F811
     assert metrics.estimate.micro_f1 is not None
     assert clozify.load_run(files / "run").reliability.rows == 12
     assert "without, micro-F1 may be anywhere from" in (files / "run" / "report.html").read_text()
+
+
+def test_a_supervised_classifier_rejects_rows_by_the_scores_of_its_folds(run, files):  # noqa: F811
+    result = run(method="supervised", unlabeled=None, test=None)
+    of_folds = [np.load(path) for path in (files / "run" / "classifiers").glob("*/held_out_scope.npy")]
+    assert [len(scores) for scores in of_folds] == [6, 6]
+    assert load_scope(result.classifier).in_scope == pytest.approx(np.sort(np.concatenate(of_folds)))
 
 
 def test_a_fixed_threshold_is_estimated_where_an_estimate_is_asked_for(run, files):  # noqa: F811

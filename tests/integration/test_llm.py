@@ -161,7 +161,7 @@ def test_under_a_limit_the_run_says_what_its_test_figures_lack(start_run, files,
 
 @pytest.mark.parametrize("answers", ["log-probabilities", "several"])
 def test_a_label_that_an_llm_prefers_in_any_text_is_corrected_for(files, tiny_folder, server, answers):
-    """Its answers name the first label in every row, though less surely where the second is right; rules know better."""
+    """Its answers name the first label in every row, less surely where the second is right; rules know better."""
 
     def probabilities(body):
         is_second = int(last_text(body).split()[-1]) % 2

@@ -7,6 +7,7 @@ import pytest
 
 from clozify.pipeline import token_cache
 from clozify.pipeline.final_classifier import ClassifierJob
+from clozify.pipeline.member_jobs import MemberJob
 from tests.integration.test_train import scores
 
 
@@ -16,9 +17,9 @@ def written(monkeypatch):
     events = []
     write, train = token_cache._write, ClassifierJob.run
 
-    def note_column(rows, tokenizer, field, folder):
+    def note_column(rows, tokenizer, field, *arguments):
         events.append((tokenizer.digest, field))
-        write(rows, tokenizer, field, folder)
+        write(rows, tokenizer, field, *arguments)
 
     def note_classifier(job, worker):
         events.append("classifier")
@@ -67,3 +68,23 @@ def test_a_finished_run_that_is_given_again_tokenises_nothing(run, written):
     del written[:]
     run()
     assert written == []
+
+
+def test_a_run_that_fails_ends_the_tokenising_first(run, monkeypatch):
+    """What it wrote after the run's end would be in the way of the folder's removal, or of the next run."""
+    write, started = token_cache._write, threading.Event()
+
+    def wait_for_the_failure(rows, tokenizer, field, folder, stop):
+        started.set()
+        assert stop.wait(60)
+        write(rows, tokenizer, field, folder, stop)
+
+    def fail(*_):
+        assert started.wait(60)
+        raise RuntimeError("the first member fails")
+
+    monkeypatch.setattr(token_cache, "_write", wait_for_the_failure)
+    monkeypatch.setattr(MemberJob, "run", fail)
+    with pytest.raises(Exception, match="the first member fails"):
+        run()
+    assert "tokenizing" not in {thread.name for thread in threading.enumerate()}

@@ -1,6 +1,6 @@
 """A worker process of `ProcessExecutor`: its main loop, and the imports that it begins with.
 
-Libraries are imported within functions, so that no garbage is collected meanwhile: that took a quarter of the time.
+Libraries are imported within functions, so that no garbage is collected meanwhile (`gc_paused`).
 """
 
 from __future__ import annotations

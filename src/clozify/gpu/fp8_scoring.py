@@ -26,7 +26,7 @@ from clozify.gpu.fused_layernorm import is_output_layer
 from clozify.gpu.fused_linear import QKV_NAMES
 
 MIN_CAPABILITY = (8, 9)
-FAST_WIDTH = 1024  # of an encoder, from which on it is faster
+FAST_WIDTH = 1024  # columns of the narrowest encoder that is faster in fp8
 MIN_WIDTH = 512  # of a layer; narrower ones stay in bf16
 WIDTH_MULTIPLE = 16  # of products in fp8
 MAX_RELATIVE_ERROR = 0.1  # of the kernels with a probe; fp8 has an error of about 0.03

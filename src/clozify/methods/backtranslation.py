@@ -21,6 +21,7 @@ from clozify.models.loading import load_pretrained
 from clozify.utils import libraries
 
 TOKENS_PER_BATCH = {"cpu": 1_024, "cuda": 81_920}  # of the texts, each counted once for every sample
+MAX_SEQUENCES = 2_048  # in a batch: each needs the scores of the whole vocabulary, several times over
 MAX_LENGTH = 512  # tokens that a translation model reads, where its config does not say
 
 
@@ -83,12 +84,13 @@ class Translator:
         return translations
 
     def _batches(self, texts: Sequence[str], samples: int) -> Iterator[NDArray[np.int64]]:
-        """Indices of texts that are not empty, the longest first, by `TOKENS_PER_BATCH`."""
+        """Indices of texts that are not empty, the longest first, by `TOKENS_PER_BATCH` and `MAX_SEQUENCES`."""
         ids = self.tokenizer(list(texts), verbose=False)["input_ids"]
         lengths = np.array([min(self.max_length, len(text_ids)) for text_ids in ids])
         order = np.array([row for row in np.argsort(-lengths, kind="stable") if texts[row]], dtype=np.int64)
         while len(order):
-            count = max(1, TOKENS_PER_BATCH[self.model.device.type] // (samples * max(1, int(lengths[order[0]]))))
+            tokens = samples * max(1, int(lengths[order[0]]))
+            count = max(1, min(TOKENS_PER_BATCH[self.model.device.type] // tokens, MAX_SEQUENCES // samples))
             yield order[:count]
             order = order[count:]
 

@@ -50,7 +50,7 @@ class TrainedAdapter:
 def finetune_group(
     model: ClozeModel, members: Sequence[GroupMember], on_step: OnStep = lambda step, losses: None
 ) -> list[TrainedAdapter]:
-    """Train an adapter for each member, all for the same number of steps; the model is left with another adapter."""
+    """Train an adapter for each member, all for the same number of steps; none is loaded into the model."""
     first = members[0]
     settings = first.setup.settings
     assert isinstance(settings, MemberTraining)
@@ -99,8 +99,8 @@ class GroupLoss:
             targets = [rows.targets for rows in steps if rows.targets is not None]
             count = 0
             if targets:
-                most = max(len(of_member.rows) for of_member in targets)
-                count = padded_count(most, token_counts, inputs["input_ids"].shape[1])
+                most_targets = max(len(of_member.rows) for of_member in targets)
+                count = padded_count(most_targets, token_counts, inputs["input_ids"].shape[1])
                 padded = [loss.target_arrays(each, count) for loss, each in zip(self.losses, targets, strict=True)]
                 inputs |= {name: np.stack([each[name] for each in padded]) for name in ("tokens", "counts")}
             rows, positions = _read_positions(steps, count)

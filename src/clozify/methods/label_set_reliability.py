@@ -46,6 +46,7 @@ class HeldOutLabelSets:
     targets: NDArray[np.integer[Any]]  # 0 and 1, (rows, labels)
     thresholds: NDArray[np.float64]  # of logits, chosen without the row's fold: (rows, labels)
     folds: int
+    out_of_scope: NDArray[Any] | None = None  # out-of-scope scores by these models, (rows,), where there are any
 
     @property
     def predicted(self) -> NDArray[np.int8]:

@@ -79,7 +79,7 @@ class Scope:
     @cached_property
     def _labeled_scores(self) -> NDArray[np.float64]:
         """The labelled reference rows' distances from the others; none where there are no others."""
-        labeled = len(self.vectors) - len(self.in_scope)
+        labeled = len(self.vectors) - len(self.in_scope)  # none with scores of held-out rows, which replace them
         if len(self.vectors) <= NEIGHBOURS or labeled < 1:
             return np.zeros(0)
         return self._distances(_unit(self.vectors[:labeled]), exclude=np.arange(labeled))
@@ -87,7 +87,8 @@ class Scope:
     def reference_scores(self, rejected: float) -> NDArray[np.floating[Any]]:
         """The scores of rows of the task that a threshold is chosen on, ascending.
 
-        They are those of the unlabelled rows, where these are enough for the fraction `rejected`, else of all.
+        They are those of the unlabelled or held-out rows; where these are too few for the fraction `rejected`, those of
+        the labelled reference rows are added.
         """
         if _rank(len(self.in_scope), rejected) <= len(self.in_scope):
             return self.in_scope

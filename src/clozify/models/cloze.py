@@ -277,7 +277,7 @@ class ClozeModel(Encoder):
         with merged(trained) if self.has_adapter else nullcontext():
             if self.options.scores_in_bf16(self.device):
                 self.encoder = copy.deepcopy(trained).to(torch.bfloat16).eval()
-                if self.options.scores_in_fp8(self.device, gains=self._gains_from_fp8):
+                if self.options.scores_in_fp8(self.device, self._is_faster_in_fp8):
                     round_to_fp8(self.encoder)
             elif self.options.scores_in_int8(self.device):
                 self.encoder = quantized(trained)
@@ -287,8 +287,7 @@ class ClozeModel(Encoder):
             finally:
                 self.encoder = trained
 
-    @property
-    def _gains_from_fp8(self) -> bool:
+    def _is_faster_in_fp8(self) -> bool:
         """Whether the encoder is wide enough to score rows faster in fp8."""
         return int(self.model.config.hidden_size) >= FAST_WIDTH and self.supports_packing
 

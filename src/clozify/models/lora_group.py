@@ -89,8 +89,8 @@ def _matrices(layer: Any) -> tuple[nn.Linear, nn.Linear]:
 def supports_groups(model: ClozeModel) -> bool:
     """Whether rows of several members have the same states in one batch as each member's alone.
 
-    They have not where an adapted layer reads more than the rows' tokens, as DeBERTa's, which reads relative positions.
-    It is tried with random adapters, which are thrown away, on a model in evaluation mode.
+    False where an adapted layer reads more than the rows' tokens: DeBERTa's reads relative positions. This is tried
+    with random adapters, which are thrown away, on a model in evaluation mode.
     """
     rng = torch.Generator().manual_seed(0)
     ids = torch.from_numpy(model.sample_ids(SAMPLE_MEMBERS * 2 * SAMPLE_LENGTH)).to(model.device)

@@ -6,8 +6,11 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from clozify.errors import ClozifyError
 from clozify.models.builtin import builtin_folder, is_builtin
 from clozify.utils.hashing import hash_file, hash_key
+
+_hashing: dict[str, threading.Thread] = {}  # by the model's name
 
 
 def hash_model_folder(path: Path) -> str:
@@ -18,6 +21,12 @@ def hash_model_folder(path: Path) -> str:
 
 def model_key(name: str) -> str:
     """What identifies a model: a hash of its folder, or its name on the hub."""
+    if (thread := _hashing.pop(name, None)) is not None:
+        thread.join()  # now the files' hashes are cached
+    return _compute_key(name)
+
+
+def _compute_key(name: str) -> str:
     path = builtin_folder(name) if is_builtin(name) else Path(name)
     if path.is_file():  # with GGUF weights
         return hash_file(path)
@@ -28,7 +37,8 @@ def start_hashing(name: str) -> None:
     """Compute a model's key in a thread, so that `model_key` has it at once later: weights take seconds to hash."""
 
     def compute() -> None:
-        with suppress(OSError):  # `model_key` raises it, too
-            model_key(name)
+        with suppress(OSError, ClozifyError):  # `model_key` raises it, too
+            _compute_key(name)
 
-    threading.Thread(target=compute, name="hashing", daemon=True).start()
+    _hashing[name] = thread = threading.Thread(target=compute, name="hashing", daemon=True)
+    thread.start()

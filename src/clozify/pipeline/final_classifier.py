@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,7 +55,7 @@ from clozify.utils.progress import progress
 
 RECORD = "classifier.json"
 CONFIDENCE_ROWS = 300  # unlabelled rows, evenly spaced, that a classifier is calibrated on
-SCOPE = {"scope": 1}  # in the keys of classifiers that keep weights; raised with changes of their `scope.safetensors`
+SCOPE = {"scope": 1}  # in the keys of classifiers with out-of-scope scores; raised with changes of the scores
 
 
 class ClassifierTraining(Protocol):
@@ -135,7 +135,7 @@ class SupervisedTraining:
 
     def key(self, plan: Plan) -> dict[str, Any]:
         """Whether the loss is weighted so that every label counts the same, and which rows are left out."""
-        fold = {} if self.fold is None else {"fold": [self.fold.index, self.fold.count, plan.recipe.seed]}
+        fold = {} if self.fold is None else {"fold": [self.fold.index, self.fold.count, plan.recipe.seed], **SCOPE}
         return {"balance": plan.recipe.balance, **fold}
 
     def fit(self, worker: Worker, classifier: Classifier, setup: TrainingSetup) -> list[float]:
@@ -153,7 +153,11 @@ def choose_supervised_thresholds(run: Run) -> tuple[Decision, HeldOutLabelSets |
     """
     if not (folds := make_folds(run.plan)):
         return decide_without_folds(run), None
-    return decide_by_folds(run, folds, _train_without_folds(run, folds, "thresholds"))
+    paths = _train_without_folds(run, folds, "thresholds")
+    decision, held_out = decide_by_folds(run, folds, paths)
+    if held_out is not None:
+        held_out = replace(held_out, out_of_scope=_read_held_out(run.plan, folds, paths, HELD_OUT_SCOPE))
+    return decision, held_out
 
 
 def cross_fit_supervised(run: Run) -> HeldOutScores | None:
@@ -161,11 +165,18 @@ def cross_fit_supervised(run: Run) -> HeldOutScores | None:
     plan = run.plan
     if not (folds := estimate_folds(plan)):
         return None
-    scores, out_of_scope = np.zeros((len(plan.labeled), len(plan.task.labels))), np.zeros(len(plan.labeled))
-    for fold, path in zip(folds, _train_without_folds(run, folds, "estimate"), strict=True):
-        scores[fold.held_out(plan)] = open_npy(path / HELD_OUT_SCORES)
-        out_of_scope[fold.held_out(plan)] = open_npy(path / HELD_OUT_SCOPE)
+    paths = _train_without_folds(run, folds, "estimate")
+    scores, out_of_scope = (_read_held_out(plan, folds, paths, name) for name in (HELD_OUT_SCORES, HELD_OUT_SCOPE))
     return HeldOutScores(scores, plan.labeled.labels, len(folds), out_of_scope)
+
+
+def _read_held_out(plan: Plan, folds: Sequence[Fold], paths: Sequence[Path], name: str) -> NDArray[np.float64]:
+    """A file of each fold's job, which has an entry for every row of the fold, in the order of T: (rows, ...)."""
+    of_folds = [open_npy(path / name) for path in paths]
+    values = np.zeros((len(plan.labeled), *of_folds[0].shape[1:]))
+    for fold, of_fold in zip(folds, of_folds, strict=True):
+        values[fold.held_out(plan)] = of_fold
+    return values
 
 
 def _train_without_folds(run: Run, folds: Sequence[Fold], group: str) -> list[Path]:
@@ -235,7 +246,7 @@ def _calibrate(run: Run, held_out: HeldOut | None, job: Path) -> Reliability | N
     reliability = calibrate_classifier(run, held_out, open_npy(path) if path.is_file() else None)
     if reliability is not None:
         publish_reliability(run.results / "classifier", read_json(job / RECORD).get("output_layer"), reliability)
-    if isinstance(held_out, HeldOutScores) and held_out.out_of_scope is not None:
+    if held_out is not None and held_out.out_of_scope is not None:
         scope = load_scope(run.results / "classifier")
         if scope is not None and not len(scope.in_scope):  # there were no unlabelled rows
             save_scope(run.results / "classifier", scope.with_in_scope(held_out.out_of_scope))

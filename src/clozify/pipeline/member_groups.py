@@ -1,8 +1,8 @@
 """Members that are trained in one batch: LoRA adapters of one frozen model (`methods/finetune_group.py`).
 
-The groups depend on the members of the plan alone, not on those that an earlier run has finished. A group of which some
-are finished is trained as a whole again, and the missing ones are written, since dropout is drawn for a whole group: a
-run that was stopped ends with the same numbers.
+Dropout is drawn for a whole group, so a member's key holds its group. The groups depend on the plan and on the number
+of workers, not on what an earlier run has finished: of a group that was stopped all members are trained again, and the
+missing ones are written, so a run that resumes on the same devices ends with the same numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clozify.executors.accelerate_launch import launched_processes
 from clozify.methods.finetune_group import GroupMember, TrainedAdapter, finetune_group
 from clozify.models.cloze import ClozeModel
 from clozify.models.lora_group import supports_groups
-from clozify.pipeline.member_jobs import MemberJob, encode_member_rows, member_settings
+from clozify.pipeline.member_jobs import MemberJob, MemberSpec, encode_member_rows, member_settings
 from clozify.pipeline.run import Run
 from clozify.runs.jobs import Job, JobResult
 from clozify.runs.worker import Worker
@@ -36,25 +36,22 @@ def jobs_of(job: Job) -> tuple[MemberJob, ...]:
     return (job,) if isinstance(job, MemberJob) else ()
 
 
-def group_jobs(run: Run, jobs: Sequence[MemberJob], done: set[str]) -> list[Job]:
-    """The jobs that train these members, in groups where that is possible; `done` are keys of finished members."""
+def group_members(run: Run, specs: Sequence[MemberSpec]) -> list[list[MemberSpec]]:
+    """The members in groups that are trained in one batch; those of a group have the same number of steps."""
     plan = run.plan
     settings = member_settings(plan)
-    size = _group_size(run, len(jobs))
+    size = _group_size(run, len(specs))
 
-    def schedule(job: MemberJob) -> tuple[int, int | None]:
-        rows = job.spec.training_rows(plan)
+    def schedule(spec: MemberSpec) -> tuple[int, int | None]:
+        rows = spec.training_rows(plan)
         return settings.steps(rows), settings.decay_steps(rows)
 
-    result: list[Job] = []
-    for _, same_schedule in groupby(jobs, schedule):
-        of_schedule = list(same_schedule)
-        for indices in np.array_split(np.arange(len(of_schedule)), -(-len(of_schedule) // size)):
-            members = tuple(of_schedule[index] for index in indices)
-            missing = [job for job in members if job.key not in done]
-            if missing:
-                result.append(missing[0] if len(members) == 1 else GroupJob(members, frozenset(done)))
-    return result
+    groups: list[list[MemberSpec]] = []
+    for _, same_schedule in groupby(specs, schedule):
+        members = list(same_schedule)
+        parts = np.array_split(np.arange(len(members)), -(-len(members) // size))
+        groups.extend([members[index] for index in part] for part in parts)
+    return groups
 
 
 def _group_size(run: Run, members: int) -> int:
@@ -72,7 +69,6 @@ class GroupJob:
     """Trains several members in one batch, then scores rows with one after the other."""
 
     members: tuple[MemberJob, ...]
-    done: frozenset[str] = frozenset()  # keys of members that an earlier run has finished
 
     @property
     def name(self) -> str:
@@ -83,7 +79,7 @@ class GroupJob:
     def run(self, worker: Worker) -> JobResult:
         """Train all members, and write those that are missing to the run's folder."""
         worker = worker.for_model(self.members[0].spec.model)
-        missing = {job.key: job for job in self.members if job.key not in self.done and not job.is_trained(worker)}
+        missing = {job.key: job for job in self.members if not job.is_trained(worker)}
         if not missing:
             return JobResult("already trained")
         model = worker.pretrained_model(self.members[0].spec.seed)
@@ -96,7 +92,8 @@ class GroupJob:
         for job, adapter in zip(self.members, adapters, strict=True):
             if job.key in missing:
                 worker.pretrained_model(job.spec.seed)
-                worker.model.model.load_state_dict(adapter.weights, strict=False)  # the other weights are frozen
+                loaded = worker.model.model.load_state_dict(adapter.weights, strict=False)  # the others are frozen
+                assert not loaded.unexpected_keys
                 job.score_and_write(worker, adapter.losses, [], training_seconds)
         steps = member_settings(worker.plan).steps(self.members[0].spec.training_rows(worker.plan))
         shown = ", ".join(f"{adapter.losses[-1]:.4f}" if adapter.losses else "nan" for adapter in adapters)
@@ -116,8 +113,8 @@ def _train(worker: Worker, jobs: Sequence[MemberJob]) -> tuple[list[TrainedAdapt
             raise
     torch.cuda.empty_cache()  # not in the handler: the exception keeps the batch's tensors
     middle = -(-len(jobs) // 2)
-    (first, size), (second, _) = _train(worker, jobs[:middle]), _train(worker, jobs[middle:])
-    return first + second, size
+    (first, first_size), (second, second_size) = _train(worker, jobs[:middle]), _train(worker, jobs[middle:])
+    return first + second, max(first_size, second_size)
 
 
 def _train_together(worker: Worker, jobs: Sequence[MemberJob]) -> list[TrainedAdapter]:

@@ -75,8 +75,9 @@ class MemberJob:
     is_sharded: bool = False
 
     def is_trained(self, worker: Worker) -> bool:
-        """Whether an earlier run has trained the member, and shards of rows are still to be scored."""
-        return self.is_sharded and worker.folder.has_job("trained", self.key)
+        """Whether the member is finished, or was trained and shards of rows are still to be scored."""
+        kinds = ("members", "trained") if self.is_sharded else ("members",)
+        return any(worker.folder.has_job(kind, self.key) for kind in kinds)
 
     def run(self, worker: Worker) -> JobResult:
         """Fine-tune the pretrained model, score rows with it, and write both to the run's folder."""

@@ -20,7 +20,7 @@ from clozify.methods.ensemble import combine_scores
 from clozify.methods.label_set_reliability import HeldOutLabelSets
 from clozify.metrics import BasicMetrics, Evaluation, detailed_metrics, mean_micro_f1
 from clozify.pipeline.folds import make_folds
-from clozify.pipeline.member_groups import group_jobs, jobs_of
+from clozify.pipeline.member_groups import GroupJob, group_members, jobs_of
 from clozify.pipeline.member_jobs import MemberJob, MemberSpec
 from clozify.pipeline.run import Run
 from clozify.pipeline.scope import MEMBER_SCOPE
@@ -79,21 +79,23 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
 
     `group` names the members in the log, such as "generation 1".
     """
-    plan, folder = run.plan, run.folder
-    members, jobs, done = list[Member](), list[MemberJob](), set[str]()
+    plan, folder, title = run.plan, run.folder, "member" if group is None else f"{group}, member"
+    members, remaining, done = list[Member](), list[Job](), set[str]()
     is_sharded = bool(shard_spans(run))
-    for number, of_run in enumerate(specs, start=1):
-        spec = replace(of_run, model=run.model)
-        key = _find_key(run, spec)
-        path = folder.job_path("members", key)
-        members.append(Member(spec.pair, spec.seed, path, spec.score_unlabeled, spec.zero_points))
-        title = "member" if group is None else f"{group}, member"
-        name = f"{title} {number}/{len(specs)}  {plan.task.pairs[spec.pair].name}  seed {spec.seed}"
-        shards = is_sharded and spec.score_unlabeled and not spec.keep_weights and spec.model is None
-        jobs.append(MemberJob(name, key, spec, shards))
-        if folder.has_job("members", key, run.context.log):
-            run.context.log(f"{name}  already done")
-            done.add(key)
+    for batch in group_members(run, [replace(spec, model=run.model) for spec in specs]):
+        jobs, batch_keys = list[MemberJob](), _batch_keys(run, batch)
+        for spec in batch:
+            key = _find_key(run, spec, batch_keys)
+            path = folder.job_path("members", key)
+            members.append(Member(spec.pair, spec.seed, path, spec.score_unlabeled, spec.zero_points))
+            name = f"{title} {len(members)}/{len(specs)}  {plan.task.pairs[spec.pair].name}  seed {spec.seed}"
+            shards = is_sharded and spec.score_unlabeled and not spec.keep_weights and spec.model is None
+            jobs.append(MemberJob(name, key, spec, shards))
+            if folder.has_job("members", key, run.context.log):
+                run.context.log(f"{name}  already done")
+                done.add(key)
+        if any(job.key not in done for job in jobs):
+            remaining.append(jobs[0] if len(jobs) == 1 else GroupJob(tuple(jobs)))
     sharded_scoring = ShardedScoring(run)
 
     def on_done(job: Job, _: JobResult) -> Sequence[Job]:
@@ -107,13 +109,12 @@ def train_members(run: Run, specs: Sequence[MemberSpec], group: str | None = Non
                 )
         return following
 
-    remaining = group_jobs(run, jobs, done)
     with tokenizing_in_background(run.worker) if remaining else nullcontext():
         run.run_jobs(remaining, group or "members", on_done)
     return members
 
 
-def _key(run: Run, spec: MemberSpec) -> str:
+def _key(run: Run, spec: MemberSpec, batch: list[str] | None = None) -> str:
     plan = run.plan
     pair = plan.task.pairs[spec.pair]
     return job_key(
@@ -131,16 +132,24 @@ def _key(run: Run, spec: MemberSpec) -> str:
         **(MEMBER_SCOPE if spec.keep_weights else {}),
         adapter=plan.recipe.adapter.model_dump(mode="json", exclude={"members_at_once"}),
         **({} if spec.fold is None else {"fold": [spec.fold.index, spec.fold.count, plan.recipe.seed]}),
+        **({} if batch is None else {"batch": batch}),
         **scores_inputs(run),
     )
 
 
-def _find_key(run: Run, spec: MemberSpec) -> str:
+def _batch_keys(run: Run, batch: Sequence[MemberSpec]) -> list[str] | None:
+    """What identifies the members that are trained in one batch, whatever is written of each; None for one alone."""
+    if len(batch) == 1:
+        return None
+    return [_key(run, replace(spec, score_unlabeled=True, keep_weights=False)) for spec in batch]
+
+
+def _find_key(run: Run, spec: MemberSpec, batch: list[str] | None) -> str:
     """The member's key, or that of a member in the folder for which the same and more was written."""
     scored = replace(spec, score_unlabeled=True)
-    key = _key(run, spec)
+    key = _key(run, spec, batch)
     for superset in (scored, replace(spec, keep_weights=True), replace(scored, keep_weights=True)):
-        other = _key(run, superset)
+        other = _key(run, superset, batch)
         key = other if run.folder.has_job("members", other, run.context.log) else key
     return key
 

@@ -33,10 +33,12 @@ def classifier_scope(classifier: Classifier, plan: Plan) -> Scope:
 
 def held_out_scope(classifier: Classifier, plan: Plan, fold: Fold) -> NDArray[np.float64]:
     """The out-of-scope scores of a fold's labelled rows by the classifier that was trained on the others: (rows,)."""
-    training, held_out = (
-        classifier_states(classifier, plan.labeled.select(rows)) for rows in (fold.training(plan), fold.held_out(plan))
+    limit = max_reference_rows(int(classifier.model.config.hidden_size))
+    training = fold.training(plan)
+    sample = np.sort(np.random.default_rng(plan.recipe.seed).permutation(training)[:limit])
+    reference, held_out = (
+        classifier_states(classifier, plan.labeled.select(rows)) for rows in (sample, fold.held_out(plan))
     )
-    reference = training[: max_reference_rows(training.shape[1])]
     return Scope.fit(reference, np.ones(len(reference), dtype=bool)).scores(held_out)
 
 

@@ -16,7 +16,6 @@ from filelock import FileLock
 
 from clozify.data.rows import Rows
 from clozify.models.classifier import classifier_template
-from clozify.models.loading import load_config, load_tokenizer
 from clozify.prompts.encode import FieldInContext
 from clozify.prompts.tokenizer import PromptTokenizer, RaggedTokens
 from clozify.runs.folder import CACHE_KINDS, RunFolder
@@ -25,6 +24,7 @@ from clozify.runs.worker import Worker
 from clozify.utils.checked_files import open_npy
 from clozify.utils.npy import create_npy, npy_writer
 
+STOP_SECONDS = 10.0  # that the thread has to end where the run fails
 IN_MEMORY = 100_000  # rows; the tokens of more test or development rows are not kept
 
 FieldTokens = dict[FieldInContext, RaggedTokens]  # all rows of a data set, field by field
@@ -74,29 +74,41 @@ def tokenizing_in_background(worker: Worker) -> Iterator[None]:
         return
     needed = [(worker.model.tokenizer, worker.prompts.fields)]
     if plan.is_distilled:
-        tokenizer = needed[0][0]
-        if plan.student != plan.model:
-            load_config(plan.student, from_hub=True)  # its errors say more than the tokenizer's
-            tokenizer = PromptTokenizer(load_tokenizer(plan.student))
+        tokenizer = worker.student_tokenizer
         needed.append((tokenizer, list(classifier_template(plan.task, tokenizer).fields)))
+
+    stop = threading.Event()
 
     def tokenize() -> None:
         with suppress(Exception):  # the job that needs the tokens meets the same error and reports it
             for tokenizer, fields in needed:
-                tokenize_unlabeled(worker, tokenizer, fields)
+                tokenize_unlabeled(worker, tokenizer, fields, stop)
 
     thread = threading.Thread(target=tokenize, name="tokenizing", daemon=True)
     thread.start()
-    yield
+    try:
+        yield
+    except BaseException:
+        stop.set()
+        thread.join(STOP_SECONDS)  # before the run's folder is unlocked or removed
+        raise
     thread.join()
 
 
-def tokenize_unlabeled(worker: Worker, tokenizer: PromptTokenizer, fields: Sequence[FieldInContext]) -> FieldTokens:
+class _StoppedError(Exception):
+    """Ends the thread where the run has failed."""
+
+
+def tokenize_unlabeled(
+    worker: Worker, tokenizer: PromptTokenizer, fields: Sequence[FieldInContext], stop: threading.Event | None = None
+) -> FieldTokens:
     """The unlabelled rows' tokens, mapped from the run's folder; the first that needs them writes them."""
-    return {field: _load_or_write(worker, tokenizer, field) for field in dict.fromkeys(fields)}
+    return {field: _load_or_write(worker, tokenizer, field, stop) for field in dict.fromkeys(fields)}
 
 
-def _load_or_write(worker: Worker, tokenizer: PromptTokenizer, field: FieldInContext) -> RaggedTokens:
+def _load_or_write(
+    worker: Worker, tokenizer: PromptTokenizer, field: FieldInContext, stop: threading.Event | None
+) -> RaggedTokens:
     plan, folder = worker.plan, worker.folder
     assert plan.unlabeled is not None
     key = job_key(
@@ -110,18 +122,22 @@ def _load_or_write(worker: Worker, tokenizer: PromptTokenizer, field: FieldInCon
     with FileLock(path.with_name(f".{path.name}.lock")):  # one process writes, the others wait for what it wrote
         if not folder.has_job("tokens", key):
             with folder.writing("tokens", key) as tmp_path:
-                _write(plan.unlabeled, tokenizer, field, tmp_path)
+                _write(plan.unlabeled, tokenizer, field, tmp_path, stop)
     return RaggedTokens(open_npy(path / "ids.npy"), open_npy(path / "starts.npy"))
 
 
-def _write(rows: Rows, tokenizer: PromptTokenizer, field: FieldInContext, folder: Path) -> None:
-    """Write the ids and offsets of a field's `RaggedTokens`, a chunk of rows at a time."""
+def _write(
+    rows: Rows, tokenizer: PromptTokenizer, field: FieldInContext, folder: Path, stop: threading.Event | None
+) -> None:
+    """Write the ids and offsets of a field's `RaggedTokens`, a chunk of rows at a time, until `stop` is set."""
     offsets = create_npy(folder / "starts.npy", np.int64, (len(rows) + 1,))  # the first is 0
     with npy_writer(folder / "ids.npy", np.int32) as append_ids:
-        for start, stop in rows.chunks():
-            tokens = field.tokenize(tokenizer, rows.texts(field.slot.field, start, stop))
+        for first, end in rows.chunks():
+            if stop is not None and stop.is_set():
+                raise _StoppedError
+            tokens = field.tokenize(tokenizer, rows.texts(field.slot.field, first, end))
             append_ids(tokens.ids)
-            offsets[start + 1 : stop + 1] = offsets[start] + tokens.offsets[1:]
+            offsets[first + 1 : end + 1] = offsets[first] + tokens.offsets[1:]
 
 
 def remove_caches(folder: RunFolder) -> None:

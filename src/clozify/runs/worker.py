@@ -14,10 +14,11 @@ from clozify.methods.multilabel import best_metric
 from clozify.metrics import basic_metrics
 from clozify.models.cloze import ClozeModel
 from clozify.models.language_model import LanguageModel
+from clozify.models.loading import load_config, load_tokenizer
 from clozify.models.lora import reset_adapter
 from clozify.models.task_prompts import TaskPrompts, compile_task
 from clozify.prompts.encode import FieldInContext
-from clozify.prompts.tokenizer import RaggedTokens
+from clozify.prompts.tokenizer import PromptTokenizer, RaggedTokens
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.plan import Plan
@@ -49,6 +50,14 @@ class Worker:
         """The task's patterns and verbalizers in the model's tokens."""
         rows = self.plan.labeled if len(self.plan.labeled) else self.plan.unlabeled
         return compile_task(self.model, self.plan.task, rows, self.plan.recipe.wording)
+
+    @cached_property
+    def student_tokenizer(self) -> PromptTokenizer:
+        """The tokenizer of the final classifier."""
+        if self.plan.student == self.plan.model:
+            return self.model.tokenizer
+        load_config(self.plan.student, from_hub=True)  # its errors say more than the tokenizer's
+        return PromptTokenizer(load_tokenizer(self.plan.student))
 
     @cached_property
     def _pretrained_weights(self) -> dict[str, Any]:

@@ -60,18 +60,20 @@ def train_group(
     readings: list[list[float]] = []
     steps, total, counted = settings.steps(rows), torch.zeros(()), 0
     module.train()
-    with _stepper(module, step, update, bf16, cuda_graphs) as take_step:
-        for number in range(1, steps + 1):
-            losses = take_step()  # (members,)
-            schedule.step()
-            total, counted = (total + losses if counted else losses.clone()), counted + 1
-            if counted == LOG_EVERY or number == steps:
-                readings.append((total.cpu().double() / counted).tolist())
-                for loss in readings[-1]:
-                    check_loss(loss, number, settings)
-                on_step(number, readings[-1])
-                counted = 0
-    module.eval()
+    try:
+        with _stepper(module, step, update, bf16, cuda_graphs) as take_step:
+            for number in range(1, steps + 1):
+                losses = take_step()  # (members,)
+                schedule.step()
+                total, counted = (total + losses if counted else losses.clone()), counted + 1
+                if counted == LOG_EVERY or number == steps:
+                    readings.append((total.cpu().double() / counted).tolist())
+                    for loss in readings[-1]:
+                        check_loss(loss, number, settings)
+                    on_step(number, readings[-1])
+                    counted = 0
+    finally:
+        module.eval()
     return readings
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-_hashing = threading.Lock()  # a file that one thread hashes is not hashed by another, too
 
 
 def hash_key(**inputs: Any) -> str:
@@ -20,8 +17,7 @@ def hash_key(**inputs: Any) -> str:
 
 def hash_file(file: Path) -> str:
     """A hash of a file's content."""
-    with _hashing:
-        return _hash_file(file, file.stat().st_size, file.stat().st_mtime_ns)
+    return _hash_file(file, file.stat().st_size, file.stat().st_mtime_ns)
 
 
 @cache

@@ -92,6 +92,6 @@ def test_precision_decides_training_and_scoring_and_scoring_only_a_cpu_s_scores(
 def test_fp8_is_for_scores_on_a_gpu_and_part_of_a_job_s_key(settings, device, expected):
     """By default for encoders that gain from it."""
     options = GpuOptions.from_recipe(load_recipe("paper", settings))
-    assert options.scores_in_fp8(device, gains=True) == (expected in ("auto", "fp8"))
-    assert options.scores_in_fp8(device, gains=False) == (expected == "fp8")
+    assert options.scores_in_fp8(device, lambda: True) == (expected in ("auto", "fp8"))
+    assert options.scores_in_fp8(device, lambda: False) == (expected == "fp8")
     assert options.numerics(device)["scoring"] == expected

@@ -63,6 +63,7 @@ def ranks(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
     return sorted(psutil.Process(launcher.pid).children(), key=lambda process: process.environ()["RANK"])
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others_and_the_run_resumes(run, files, still):
     """Ranks that wait for a dead one would wait for days; what both have trained must be what one would have."""
     settings = [*SETTINGS, "finetune.max_steps=20"]

@@ -242,12 +242,10 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence_and_a_folder_that_resume
     assert_metrics_are_those_of_the_scores(files / "run", files / "test.csv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kills",
-    [
-        [("members", 1)],
-        pytest.param([("members", 1), ("members", 3), ("classifiers", 1)], marks=pytest.mark.slow),
-    ],
+    [[("members", 1)], [("members", 1), ("members", 3), ("classifiers", 1)]],
     ids=["once", "three times"],
 )
 def test_killed_at_any_point_and_started_again_a_run_ends_with_the_same_scores(run, files, tiny_folder, kills):

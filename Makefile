@@ -13,7 +13,7 @@ test: setup            ## the tests to pass before every commit, in parallel
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
 test-slow: setup       ## the tests that take longer: browsers, clusters, killed processes, the tutorial
-	$(BIN)/python -m pytest -m slow -n auto --dist loadfile
+	$(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder
 
 docs: setup            ## build the documentation's site into site/
 	$(BIN)/python scripts/build_site.py

@@ -19,9 +19,12 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+LONGEST = ("test_tutorial.py", "test_ray.py", "test_memory.py", "test_llm.py")  # by their slow tests, in minutes
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` where there is no CUDA device."""
+    """Start the longest files first, so that none is left alone at the end; skip tests marked `gpu` without a GPU."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

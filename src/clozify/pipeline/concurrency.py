@@ -19,6 +19,7 @@ from clozify.executors.base import Executor
 from clozify.executors.select import single_worker_executor
 from clozify.methods.score import TOKENS_PER_BATCH
 from clozify.pipeline.cost import time_classifier, time_member
+from clozify.pipeline.member_groups import max_group_size
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
@@ -73,7 +74,9 @@ def fit_models_per_device(worker: Worker, executor: Executor) -> Concurrency:
         return Concurrency(1, f"at once: 1; the memory of the method '{plan.method}' is not measured")
     if plan.method == "frozen":
         return Concurrency(1, "at once: 1; the method 'frozen' trains no models")
-    models = plan.recipe.repetitions * (1 if plan.method == "supervised" else plan.member_pairs)
+    models = plan.recipe.repetitions
+    if plan.method != "supervised":  # members that share a batch are measured, and counted, as one
+        models = -(-models * plan.member_pairs // max_group_size(plan, worker.context.device))
     executor.start(worker, 1)
     executor.submit(Trial())
     ((_, result),) = executor.as_completed()

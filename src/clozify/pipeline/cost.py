@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from clozify.config.recipe import Mixtext, Training, Uda
 from clozify.data.rows import Rows
 from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
+from clozify.methods.finetune_group import GroupMember, finetune_group
 from clozify.methods.ipet import counts_to_draw
 from clozify.methods.ipet_label_sets import label_set_counts
 from clozify.methods.score import TOKENS_PER_BATCH, score_rows
 from clozify.models.classifier import new_classifier
 from clozify.models.cloze import ClozeModel
+from clozify.models.lora_group import supports_groups
 from clozify.models.task_prompts import compile_task
 from clozify.pipeline.augmentation import Augmented, join_paraphrases, make_augmenter, select_fraction
 from clozify.pipeline.folds import estimate_folds, estimate_pairs, make_folds
 from clozify.pipeline.generations import choose_generation_teachers, generation_indices, members_to_score
+from clozify.pipeline.member_groups import max_group_size
 from clozify.pipeline.other_models import other_models
 from clozify.pipeline.semi_supervised import METHODS as SEMI_SUPERVISED
 from clozify.pipeline.semi_supervised import SemiSupervised
@@ -323,7 +328,10 @@ class ClassifierTiming(NamedTuple):
 
 
 def time_member(plan: Plan, context: RunContext, rows: int | None = None) -> MemberTiming:
-    """Measure a member: train a few steps, and score this many rows (some repeatedly, where there are fewer)."""
+    """Measure a member: train a few steps, and score this many rows (some repeatedly, where there are fewer).
+
+    Members that are trained in one batch share the seconds of its steps.
+    """
     model = plan.load_model(context.device)
     prompts = compile_task(model, plan.task, None, plan.recipe.wording)
     pattern = prompts.patterns[0]
@@ -338,14 +346,23 @@ def time_member(plan: Plan, context: RunContext, rows: int | None = None) -> Mem
     def encode(rows: Rows) -> EncodedRows:
         return EncodedRows(pattern.template, prompts.tokenize(model, rows, 0, len(rows)), max_length)
 
-    encoded, helpers = encode(labeled), encode(scored) if plan.with_lm else None
+    training_rows = (pattern.words[0], encode(labeled), labels, encode(scored) if plan.with_lm else None)
+    group_size = min(max_group_size(plan, context.device), plan.member_pairs * plan.recipe.repetitions)
+    if group_size > 1 and not (isinstance(model, ClozeModel) and supports_groups(model)):
+        group_size = 1
 
     def train(steps: int) -> None:
+        nonlocal group_size
         settings = _with_steps(plan.recipe.member_settings(plan.with_lm), steps)
         setup = TrainingSetup(settings, seed_everything(0), context.accelerator, balance=plan.recipe.balance)
-        finetune(model, pattern.words[0], encoded, labels, helpers, setup)
+        while group_size > 1 and isinstance(model, ClozeModel):
+            with suppress(torch.OutOfMemoryError):
+                finetune_group(model, [GroupMember(*training_rows, seed, setup) for seed in range(group_size)])
+                return
+            group_size = -(-group_size // 2)  # as the run does
+        finetune(model, *training_rows, setup)
 
-    step_seconds = _step_seconds(train, context.device)
+    step_seconds = _step_seconds(train, context.device) / group_size
     sample = scored.select(np.resize(np.arange(len(scored)), rows or TIMED_ROWS[context.device]))
     pair = prompts.for_pair(0)
     list(score_rows(model, pair, sample.select(np.arange(min(len(sample), 8))), max_length))  # initialises libraries

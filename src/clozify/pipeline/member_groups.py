@@ -22,6 +22,7 @@ from clozify.models.lora_group import supports_groups
 from clozify.pipeline.member_jobs import MemberJob, MemberSpec, encode_member_rows, member_settings
 from clozify.pipeline.run import Run
 from clozify.runs.jobs import Job, JobResult
+from clozify.runs.plan import Plan
 from clozify.runs.worker import Worker
 from clozify.training.loop import TrainingSetup
 from clozify.utils.progress import progress
@@ -40,7 +41,7 @@ def group_members(run: Run, specs: Sequence[MemberSpec]) -> list[list[MemberSpec
     """The members in groups that are trained in one batch; those of a group have the same number of steps."""
     plan = run.plan
     settings = member_settings(plan)
-    size = _group_size(run, len(specs))
+    size = min(max_group_size(plan, run.context.device), -(-len(specs) // run.executor.workers))  # all workers get some
 
     def schedule(spec: MemberSpec) -> tuple[int, int | None]:
         rows = spec.training_rows(plan)
@@ -54,14 +55,13 @@ def group_members(run: Run, specs: Sequence[MemberSpec]) -> list[list[MemberSpec
     return groups
 
 
-def _group_size(run: Run, members: int) -> int:
-    """The number of members in a batch: all workers get some; 1 where members are trained one after the other."""
-    plan, adapter = run.plan, run.plan.recipe.adapter
+def max_group_size(plan: Plan, device: str) -> int:
+    """The largest number of members in a batch; 1 where members are trained one after the other."""
+    adapter = plan.recipe.adapter
     is_alone = plan.dev is not None or plan.is_generative or member_settings(plan).frozen_layers > 0
     if adapter.method == "none" or is_alone or launched_processes() > 1:
         return 1
-    most = adapter.members_at_once or (MEMBERS_ON_GPU if run.context.device.startswith("cuda") else 1)
-    return max(1, min(most, -(-members // run.executor.workers)))
+    return adapter.members_at_once or (MEMBERS_ON_GPU if device.startswith("cuda") else 1)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def profile_steps(title: str, work: Callable[[int, Monitor], Any], names: int) -
     """Time steps without the profiler, then profile some, and print both."""
     clock: dict[int, float] = {}
 
-    def record_time(step: int, _: float) -> None:
+    def record_time(step: int, _: float | None) -> None:
         torch.cuda.synchronize()
         clock[step] = time.perf_counter()
 
@@ -71,7 +71,7 @@ def profile_steps(title: str, work: Callable[[int, Monitor], Any], names: int) -
     by_clock = 1000 * (clock[300] - clock[100]) / 200
     profiler = profile(activities=[ProfilerActivity.CUDA])
 
-    def switch_profiler(step: int, _: float) -> None:
+    def switch_profiler(step: int, _: float | None) -> None:
         torch.cuda.synchronize()
         if step == FIRST:
             profiler.start()

@@ -97,7 +97,7 @@ def training_blocks(train: Callable[[int, Monitor], Any], steps: int) -> list[fl
     """Seconds of each block of 25 steps after the warm-up."""
     times: list[float] = []
 
-    def on_step(step: int, _: float) -> None:
+    def on_step(step: int, _: float | None) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         if step >= WARM_UP:

@@ -112,7 +112,7 @@ class NullTracking(Tracking):
     """No progress bar and no trackers: rank 0 has them."""
 
     @contextmanager
-    def training(self, name: str, steps: int) -> Iterator[Callable[[int, float], None]]:  # noqa: ARG002
+    def training(self, name: str, steps: int) -> Iterator[Callable[[int, float | None], None]]:  # noqa: ARG002
         """Yield a function that ignores losses."""
         yield lambda step, loss: None
 

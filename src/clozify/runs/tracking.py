@@ -69,16 +69,17 @@ class Tracking:
         self.accelerator.log({tracker_name(f"{name}/loss"): loss}, step=self.steps)
 
     @contextmanager
-    def training(self, name: str, steps: int) -> Iterator[Callable[[int, float], None]]:
-        """Show a training's progress bar; yields a function that takes each logged step and its loss."""
+    def training(self, name: str, steps: int) -> Iterator[Callable[[int, float | None], None]]:
+        """Show a training's progress bar; yields a function that takes a step and its loss, None if not read."""
         done = 0
         with progress(name, steps, "steps") as advance:
 
-            def on_step(step: int, loss: float) -> None:
+            def on_step(step: int, loss: float | None) -> None:
                 nonlocal done
                 advance(step - done)
                 done = step
-                self.log_loss(name, step, loss)
+                if loss is not None:
+                    self.log_loss(name, step, loss)
 
             yield on_step
 

@@ -35,9 +35,10 @@ LOG_EVERY = 25  # steps between readings of the loss: a reading waits for the de
 
 @dataclass(frozen=True)
 class Monitor:
-    """Callbacks of a training: the loss every `LOG_EVERY` steps, and the score on the development rows."""
+    """Callbacks of a training: steps with their losses, and the score on the development rows."""
 
-    on_step: Callable[[int, float], None] = lambda step, loss: None  # (step, mean loss since the last call)
+    # the step and, every `LOG_EVERY` steps, the mean loss since the last one; other steps, with None, on a CPU alone
+    on_step: Callable[[int, float | None], None] = lambda step, loss: None
     dev_score: Callable[[], float] | None = None  # the present weights' score on the development rows; higher is better
     dev: Dev = field(default_factory=Dev)
 
@@ -261,7 +262,8 @@ def _run_steps(module: nn.Module, stepper: _Stepper, setup: TrainingSetup, rows:
     best = _BestWeights(module, stepper, monitor) if monitor.dev_score is not None else None
     module.train()
     losses: list[float] = []
-    total, counted = torch.zeros((), device=next(module.parameters()).device), 0
+    device = next(module.parameters()).device
+    total, counted = torch.zeros((), device=device), 0
     for step in range(1, steps + 1):
         total, counted = total + stepper.step(step - 1), counted + 1
         if counted == LOG_EVERY or step == steps:
@@ -270,6 +272,8 @@ def _run_steps(module: nn.Module, stepper: _Stepper, setup: TrainingSetup, rows:
             losses.append(mean)
             monitor.on_step(step, mean)
             total, counted = torch.zeros_like(total), 0
+        elif device.type == "cpu":  # a step may take seconds
+            monitor.on_step(step, None)
         if best is not None and (step % monitor.dev.every == 0 or step == steps) and best.evaluate():
             break
     if best is not None and best.weights:

@@ -1,5 +1,6 @@
 """What trackers are sent: names that all of them accept, on one axis of steps."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -29,3 +30,14 @@ def test_a_tracker_that_does_not_exist_or_is_not_installed_is_refused(monkeypatc
     monkeypatch.setattr("accelerate.tracking.get_available_trackers", list)
     with pytest.raises(RecipeError, match="pip install comet-ml"):
         check_trackers(["comet_ml"])
+
+
+def test_every_step_moves_the_bar_and_only_losses_that_were_read_are_logged(monkeypatch):
+    shown, logged = [], []
+    monkeypatch.setattr("clozify.runs.tracking.progress", lambda *_: nullcontext(shown.append))
+    tracking = Tracking(SimpleNamespace(log=lambda values, step: logged.append((*values.values(), step))))
+    with tracking.training("a", 3) as on_step:
+        for step, loss in ((1, None), (2, 0.5), (3, None)):
+            on_step(step, loss)
+    assert shown == [1, 1, 1]
+    assert logged == [(0.5, 2)]

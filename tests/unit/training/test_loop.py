@@ -6,7 +6,7 @@ import torch
 from accelerate import Accelerator
 
 from clozify.config.recipe import Mixtext, Training
-from clozify.training.loop import TrainingSetup, train
+from clozify.training.loop import Monitor, TrainingSetup, train
 
 
 def trained(settings, scale, bf16=False):
@@ -36,3 +36,13 @@ def test_in_bf16_the_module_computes_in_bf16_and_its_weights_stay_in_float32():
     settings = Training(max_steps=1, learning_rate=1e-2)
     assert trained(settings, 1.0, bf16=True)[1:] == (torch.bfloat16, torch.float32)
     assert trained(settings, 1.0)[1:] == (torch.float32, torch.float32)
+
+
+def test_every_step_on_a_cpu_is_reported_and_its_loss_every_25():
+    """A step may take seconds there; reading its loss costs nothing on a CPU, but a GPU would wait for it."""
+    module, reported = torch.nn.Linear(1, 1), []
+    monitor = Monitor(on_step=lambda step, loss: reported.append((step, loss is not None)))
+    setup = TrainingSetup(Training(max_steps=30), np.random.default_rng(0), Accelerator(cpu=True), monitor)
+    losses = train(module, lambda _: module(torch.ones(1, 1)).sum(), setup, 10)
+    assert reported == [(step, step in (25, 30)) for step in range(1, 31)]
+    assert len(losses) == 2

@@ -26,6 +26,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from clozify.config.recipe import load_recipe
+from clozify.gpu.options import GpuOptions
 from clozify.methods.distill import distill
 from clozify.methods.finetune import finetune
 from clozify.methods.score import score_rows
@@ -41,7 +42,8 @@ GROUPS = {  # the first that a kernel's name fits
     "attention": r"flash",
     "the optimizer": r"adam|Adam",
     "gradient norm, clipping, copies between float32 and bf16": r"multi_tensor|lpnorm|LpNorm|NormTwoOps",
-    "fused bias, dropout, residual sum, layer norm": r"^(forward|backward|sum)_kernel",
+    "fused bias, dropout, residual sum, layer norm": r"^(forward|backward|sum)_kernel|^layernorm_kernel",
+    "rounding to fp8": r"^quantize_kernel",
     "layer norms": r"layer_norm|LayerNorm|GammaBeta",
     "dropout": r"dropout|masked_scale",
     "GELU": r"[gG]elu",
@@ -115,7 +117,8 @@ def main(
         max_position_embeddings=514, type_vocab_size=1, pad_token_id=tokenizer.pad_token_id, **SHAPES[shape]
     )
     labels = config.num_labels = len(data.task.labels)
-    model = ClozeModel(transformers.RobertaForMaskedLM(config).to(accelerator.device), tokenizer, shape)
+    options = GpuOptions.from_recipe(base)
+    model = ClozeModel(transformers.RobertaForMaskedLM(config).to(accelerator.device), tokenizer, shape, options)
     questions = compile_task(model, data.task)
     question = questions.patterns[0]
     encoded = EncodedRows(question.template, questions.tokenize(model, data, 0, rows), 256)

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import nn
 
 from clozify.config.recipe import Adapter, Finetune, MemberTraining
@@ -20,6 +19,7 @@ from clozify.models.lora import reset_adapter
 from clozify.models.lora_group import AdapterGroup, supports_groups
 from clozify.models.task_prompts import compile_task
 from clozify.prompts.encode import EncodedRows
+from clozify.runs.context import RunContext
 from clozify.training.loop import TrainingSetup
 from tests.tiny import ARCHITECTURES
 
@@ -50,10 +50,10 @@ def adapter_of(model):
 
 def group_members(model, rows, count, settings, balance=False):
     """Members with other patterns, seeds and training rows."""
-    members = []
+    members, accelerator = [], RunContext(model.device.type).accelerator
     for index, (words, encoded) in enumerate(encoded_rows(model, rows)[:count]):
         chosen = np.roll(LABELS, index)
-        setup = TrainingSetup(settings, np.random.default_rng(50 + index), Accelerator(cpu=True), balance=balance)
+        setup = TrainingSetup(settings, np.random.default_rng(50 + index), accelerator, balance=balance)
         unlabeled = encoded if isinstance(settings, Finetune) else None
         members.append(GroupMember(words, encoded, chosen, unlabeled, 50 + index, setup))
     return members
@@ -170,7 +170,7 @@ def test_after_a_group_the_model_has_one_adapter_again(tiny_folder):
 @pytest.mark.parametrize("settings", [MemberTraining, Finetune])
 @pytest.mark.parametrize("architecture", ["bert", "mpnet"])
 def test_a_gpu_trains_a_group_as_a_cpu_does(architecture, settings, tiny_folder, rows, recwarn):
-    """In CUDA graphs, in float32 and, roughly, in bf16."""
+    """In CUDA graphs, in float32; in bf16 as the GPU trains each member alone."""
     section, losses = settings(max_steps=30, learning_rate=1e-3), {}
     for device, precision in (("cpu", "float32"), ("cuda", "float32"), ("cuda", "bf16")):
         options = GpuOptions(precision=precision)
@@ -180,6 +180,10 @@ def test_a_gpu_trains_a_group_as_a_cpu_does(architecture, settings, tiny_folder,
                 part.p = 0.0
         trained = finetune_group(model, group_members(model, rows, 3, section))
         losses[device, precision] = np.array([member.losses for member in trained])
+    alone = []
+    for member in group_members(model, rows, 3, section):
+        reset_adapter(model.model, member.seed)
+        alone.append(finetune(model, member.words, member.labeled, member.labels, member.unlabeled, member.setup))
     assert not [warning for warning in recwarn if "CUDA graphs" in str(warning.message)]
     assert np.allclose(losses["cuda", "float32"], losses["cpu", "float32"], rtol=0.02)
-    assert np.allclose(losses["cuda", "bf16"], losses["cpu", "float32"], rtol=0.2)
+    assert np.allclose(losses["cuda", "bf16"], alone, rtol=0.03)

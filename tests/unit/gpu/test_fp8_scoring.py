@@ -115,15 +115,15 @@ def compare_kernels(device="cpu"):
         norm = functional.layer_norm(x + linear_bias + residual, (size,), weight, bias, 1e-5)
         y, *of_norm = fp8.layernorm(x, linear_bias, residual, weight, bias, 1e-5, torch.float32)
         results = [
-            (*fp8.quantize(x, torch.float32), x),
-            (*fp8.gelu(x, bias, torch.float32), functional.gelu(x + bias)),
-            (*of_norm, norm),
+            (*fp8.quantize(x, torch.float32), x, 1e-5),
+            (*fp8.gelu(x, bias, torch.float32), functional.gelu(x + bias), 2e-3),  # by an approximation
+            (*of_norm, norm, 1e-5),
         ]
         assert torch.allclose(y, norm, atol=1e-5)
-        for values, scales, expected in results:
+        for values, scales, expected, error in results:
             assert scales.shape == (rows, 1)
             assert torch.allclose(values.abs().amax(dim=1), torch.full((rows,), 448.0, device=device))
-            assert torch.allclose(values * scales, expected, atol=1e-5)
+            assert torch.allclose(values * scales, expected, atol=error)
 
 
 def compare_rounding(device):

@@ -78,6 +78,7 @@ class SetFitModel:
             **settings,
         )
         self.model: Any = setfit.SetFitModel.from_pretrained(body)
+        self.model.model_body.float()  # an encoder stored in 16 bits cannot be trained
         rows = Dataset.from_dict({"text": job.texts("labeled"), "label": labels})
         setfit.Trainer(model=self.model, args=arguments, train_dataset=rows).train()
         self.folder, self.test = work / "trained", job.texts("test")

@@ -5,7 +5,8 @@ activations one for each token. In encoders that are built like BERT, the kernel
 round their results to fp8 as well, so rounding reads no memory of its own; query, key and value are one product.
 
 Gain (`benchmarks/pieces.py`, RoBERTa-large's shape, Yelp's lengths, one H200): without it labelling takes 37.5% longer
-(4,920 instead of 6,763 rows/s). Soft labels differ by 0.003 on average (`benchmarks/fp8.py`). An MPNet of 768 columns,
+(4,920 instead of 6,763 rows/s; measured with the exact GELU, which `kernels/fp8.py` approximates since). Soft labels
+differ by 0.003 on average (`benchmarks/fp8.py`). An MPNet of 768 columns,
 whose batches are padded, gains nothing, so by default it is used from `FAST_WIDTH` on with padding-free batches.
 """
 

@@ -5,8 +5,8 @@ the accuracy, one after the other:
 
 - clozify: `clozify.train` from rows to a classifier on disk, then `predict`;
 - straightforward: the same members, steps, rows and lengths with Transformers alone, in float32: rows are padded to the
-  recipe's length, logits are computed over the vocabulary at every position, rows are scored in batches of 8. A few
-  steps and rows are timed, and multiplied by their number in the run;
+  recipe's length, all layers are trained, logits are computed over the vocabulary at every position, rows are scored in
+  batches of 8. A few steps and rows are timed, and multiplied by their number in the run;
 - SetFit 1.2 with the same encoder and labelled rows, in the environment that `clozify bench` makes for it; `--setfit`
   names a Python, or a folder with its packages, instead.
 

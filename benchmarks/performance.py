@@ -32,6 +32,7 @@ import typer
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+from training import seconds_of
 
 import clozify
 from clozify.bench.cell import WORKER, machine_name
@@ -93,15 +94,6 @@ def load_data(per_label: int, model: str, device: str) -> Data:
     recipe = load_recipe(fit_recipe(load_recipe("auto", SETTINGS), conditions), SETTINGS)
     count = min(recipe.unlabeled_rows or len(unlabeled), len(unlabeled))
     return Data(task, labeled, unlabeled.select(np.arange(count)), test, recipe)
-
-
-def seconds_of(work: Callable[[], Any]) -> float:
-    """The seconds that a function takes, until the device has finished."""
-    began = time.perf_counter()
-    work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
 
 
 def measure_clozify(data: Data, model: str, folder: Path) -> Measured:

@@ -42,7 +42,10 @@ from clozify.training.loop import Monitor, TrainingSetup, seed_everything
 
 WARM_UP = 50  # steps: libraries initialise, kernels are compiled, graphs captured
 # the features that each kind of stage uses; in fp8 the layer norms are other kernels
-LABELLING = {"bf16": ["fused_layernorm", "packing"], "fp8": ["fp8_scoring", "packing"]}
+LABELLING = {
+    "bf16": ["fused_layernorm", "packing", "short_attention"],
+    "fp8": ["fp8_scoring", "packing", "short_attention"],
+}
 TRAINING = sorted(FEATURES - {"fp8_scoring"})
 Features = tuple[str, ...]
 

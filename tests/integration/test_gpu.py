@@ -299,6 +299,13 @@ def test_the_layernorm_kernels_match_pytorch():
     compare_model("cuda")
 
 
+def test_attention_for_short_rows_computes_the_formula():
+    from tests.unit.gpu.test_short_attention import compare_with_formula
+
+    for dropout in (0.0, 0.2):
+        compare_with_formula(dropout, 0.03, torch.bfloat16, "cuda")
+
+
 def test_the_fp8_kernels_match_pytorch():
     from tests.unit.gpu.test_fp8_scoring import compare_kernels, compare_rounding
 

@@ -19,6 +19,7 @@ FEATURES = frozenset(
         "direct_gradients",
         "fused_layernorm",
         "fp8_scoring",
+        "short_attention",
     }
 )
 _disabled: ContextVar[frozenset[str]] = ContextVar("disabled_gpu_features", default=frozenset())

@@ -32,6 +32,19 @@ def concat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(tensors)) if view is None else view
 
 
+def concat_columns(tensors: Sequence[Tensor]) -> Tensor:
+    """The concatenation of tensors along the last axis: a view where they are columns of one tensor, else a copy."""
+    first, end = tensors[0], tensors[0].storage_offset()
+    row = sum(tensor.shape[-1] for tensor in tensors)  # entries in a row of the result
+    rows = first.shape[:-1].numel()
+    for tensor in tensors:
+        same_storage = tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not same_storage or tensor.storage_offset() != end or tensor.flatten(0, -2).stride() != (row, 1):
+            return torch.cat(list(tensors), dim=-1)
+        end += tensor.shape[-1]
+    return first.as_strided((rows, row), (row, 1)).view(*first.shape[:-1], row)
+
+
 class _FusedLinear(torch.autograd.Function):
     """y1, y2, ... = x (W1, W2, ...)^T + (b1, b2, ...); the gradient of all biases is G^T 1."""
 
@@ -49,7 +62,7 @@ class _FusedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, ones, *weights = ctx.saved_tensors
-        grad_y = gradients[0] if len(gradients) == 1 else torch.cat(gradients, dim=-1)
+        grad_y = gradients[0] if len(gradients) == 1 else concat_columns(gradients)
         rows = grad_y.flatten(0, -2)  # (tokens, out)
         ones = ones[: len(rows)] if len(rows) <= len(ones) else ones.new_ones(len(rows))
         tokens = x.flatten(0, -2)  # (tokens, in)

@@ -39,7 +39,7 @@ from clozify.training.loop import Monitor, TrainingSetup, seed_everything
 
 GROUPS = {  # the first that a kernel's name fits
     "matrix products": r"gemm|nvjet|cutlass_80|xmma|splitk|cublas|gemv",
-    "attention": r"flash",
+    "attention": r"flash|^attention_",
     "the optimizer": r"adam|Adam",
     "gradient norm, clipping, copies between float32 and bf16": r"multi_tensor|lpnorm|LpNorm|NormTwoOps",
     "fused bias, dropout, residual sum, layer norm": r"^(forward|backward|sum)_kernel|^layernorm_kernel",

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from clozify.gpu import short_attention as module
 from clozify.gpu.features import without
 from clozify.gpu.fused_linear import concat_columns
 from clozify.gpu.short_attention import MAX_LENGTH, dropout_seeds, short_attention, uses_short_attention
@@ -100,6 +101,29 @@ def test_dropout_is_independent_between_entries_heads_and_seeds():
         assert abs(float((one * other).mean()) - 0.01) < 0.005
 
 
+def plain_attention(q, k, v, cu_seqlens, *_):
+    """Attention within each row, as flash attention computes it on a GPU."""
+    lengths = cu_seqlens.diff().tolist()
+    rows = zip(*(tensor.transpose(0, 1).split(lengths, dim=1) for tensor in (q, k, v)), strict=True)
+    outputs = [torch.nn.functional.scaled_dot_product_attention(*row) for row in rows]
+    return torch.cat(outputs, dim=1).transpose(0, 1)
+
+
+def probe_kernels():
+    """The probe passes, and leaves PyTorch's random numbers alone: a first run would differ from a second."""
+    module.flash_attention = plain_attention
+    state = torch.get_rng_state()
+    for has_dropout in (False, True):
+        for needs_gradient in (False, True):
+            with torch.set_grad_enabled(needs_gradient):
+                assert module._probe(torch.zeros(1, 1, SIZE), has_dropout)
+    assert torch.equal(torch.get_rng_state(), state)
+    module.flash_attention = lambda *arguments: 2 * plain_attention(*arguments)
+    with pytest.warns(UserWarning, match="something else"):
+        assert not module._probe(torch.zeros(1, 1, SIZE), False)
+
+
 if __name__ == "__main__":
     compare_with_formula(0.0, 1e-5)
     compare_with_formula(0.2, 1e-5)
+    probe_kernels()

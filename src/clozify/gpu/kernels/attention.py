@@ -59,7 +59,7 @@ def store_tile(x, y, token_stride, head_stride, head, tokens, mask, size: tl.con
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def forward_kernel(  # type: ignore[no-untyped-def]
+def attention_forward_kernel(  # type: ignore[no-untyped-def]
     q, k, v, o, logsumexp, cu_seqlens, seed, q_token, q_head, k_token, k_head, v_token, v_head, heads, scale, threshold,
     keep_scale, has_dropout: tl.constexpr, needs_gradient: tl.constexpr, size: tl.constexpr, block_m: tl.constexpr,
     block_n: tl.constexpr,
@@ -100,7 +100,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def backward_kernel(  # type: ignore[no-untyped-def]
+def attention_backward_kernel(  # type: ignore[no-untyped-def]
     q, k, v, o, grad_o, logsumexp, grad_qkv, cu_seqlens, seed, q_token, q_head, k_token, k_head, v_token, v_head, heads,
     scale, grad_scale, threshold, keep_scale, has_dropout: tl.constexpr, size: tl.constexpr, block_m: tl.constexpr,
     block_n: tl.constexpr,
@@ -189,7 +189,7 @@ def forward(
     grid: Any = (triton.cdiv(max_length, options["block_m"]), heads, len(cu_seqlens) - 1)
     flags = {"has_dropout": dropout > 0, "needs_gradient": needs_gradient, "size": size}
     tensors = q, k, v, o, logsumexp, cu_seqlens, seed
-    forward_kernel[grid](*tensors, *_strides(q, k, v), heads, *_numbers(scale, dropout), **flags, **options)
+    attention_forward_kernel[grid](*tensors, *_strides(q, k, v), heads, *_numbers(scale, dropout), **flags, **options)
     return o, logsumexp
 
 
@@ -206,5 +206,5 @@ def backward(
     base2, threshold, keep_scale = _numbers(scale, dropout)
     numbers = base2, scale, threshold, keep_scale
     flags = {"has_dropout": dropout > 0, "size": size}
-    backward_kernel[grid](*tensors, *_strides(q, k, v), heads, *numbers, **flags, **options)
+    attention_backward_kernel[grid](*tensors, *_strides(q, k, v), heads, *numbers, **flags, **options)
     return grad_qkv

@@ -1,16 +1,20 @@
 """`clozify bench` with a tiny model: cells in processes of their own, resumed, failed, planned, and its page."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from clozify.bench.cost import plan_cost
 from clozify.bench.datasets import DataSource
 from clozify.bench.draws import DrawOptions
 from clozify.bench.plan import BenchOptions
@@ -63,8 +67,36 @@ def test_a_cell_runs_once_its_files_say_what_was_drawn_and_other_rows_need_anoth
     assert len(written["test"]["row_numbers"]) == 24
     again = run_bench(options(data))
     assert (again.done, again.reused) == (0, 1)
-    with pytest.raises(RunError, match="has other rows of 'stars'"):
-        run_bench(options(data, drawing=DrawOptions(seed=1)))
+    for refuse in (run_bench, plan_cost):
+        for drawing in (DrawOptions(seed=1), DrawOptions(unlabeled_rows=3)):
+            with pytest.raises(RunError, match="has other rows of 'stars'"):
+                refuse(options(data, drawing=drawing))
+
+
+def test_a_method_without_tokens_runs_once_for_every_length(data):
+    assert run_bench(options(data, max_length=32)).done == 1
+    assert run_bench(options(data, max_length=64)).reused == 1
+
+
+def test_the_folder_of_a_training_is_refused_by_run_and_plan_alike(data):
+    (data / "bench").mkdir()
+    (data / "bench" / "run.json").write_text('{"kind": "train"}')
+    for refuse in (run_bench, plan_cost):
+        with pytest.raises(RunError, match="holds a run, not a bench"):
+            refuse(options(data))
+
+
+def test_a_plan_takes_times_of_cells_with_the_same_settings_only(data):
+    options_of_cells = options(data, methods=["tfidf"])
+    run_bench(options_of_cells)
+    (path,) = (data / "bench" / "cells").glob("*/result.json")
+    content = json.loads(path.read_text())
+    path.rename(path.with_suffix(".old"))  # the cell is missing, and an earlier one of another size takes its time
+    other = path.parent.with_name("other")
+    other.mkdir()
+    for changes, basis in (({"draw": 5}, "earlier cells"), ({"draw": 5, "per_label": 16}, "timed steps")):
+        (other / "result.json").write_text(json.dumps(content | {"key": "other", "spec": content["spec"] | changes}))
+        assert plan_cost(options_of_cells).methods[0].basis == basis
 
 
 def test_cells_that_there_is_no_time_for_are_left_for_the_next_command(data):
@@ -95,6 +127,8 @@ def test_wrong_requests_are_refused_before_anything_is_written(data):
         ({"methods": ["nli"]}, "needs --nli-model"),
         ({"per_label": [0]}, "at least 1"),
         ({"drawing": DrawOptions(held_out=2.0)}, "between 0 and 1"),
+        ({"environments": {"setfitt": "python"}}, "did you mean 'setfit'"),
+        ({"labels": ["1", "2"]}, "--labels names the labels of data without a task file"),
     ):
         with pytest.raises(DataError, match=message):
             run_bench(options(data, **changes))
@@ -138,16 +172,42 @@ def test_an_encoder_may_be_named_by_a_relative_path(data, tiny_folder, monkeypat
 
 
 @pytest.mark.slow
+def test_a_recipe_may_be_named_by_a_relative_path(data, tiny_folder, monkeypatch):
+    (data / "mine.toml").write_text("repetitions = 1\n[supervised]\nmax_steps = 2\n")
+    monkeypatch.chdir(data)
+    changes = {"methods": ["supervised"], "model": str(tiny_folder("bert")), "recipe": "mine.toml", "settings": []}
+    result = run_bench(options(data, **changes))
+    assert result.done == 1, result.summary.failures
+
+
+def cell_is_running(folder):
+    """Whether a cell's process, whose job is in this folder, has been started."""
+    commands = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            commands.append(path.read_bytes())
+    return any(f"{folder}/".encode() in command and b"worker.py" in command for command in commands)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
 def test_a_killed_bench_keeps_its_cells_and_resumes(data):
     words = ["--data", data / "rows.csv", "--task", data / "task.toml", "--per-label", "4", "--draws", "6"]
     words += ["--methods", "tfidf", "--recipe", "paper", "--output", data / "bench", "--devices", "cpu"]
     words += [word for setting in QUICK for word in ("--set", setting)]
-    process = subprocess.Popen([sys.executable, "-m", "clozify", "bench", *map(str, words)])
+    (data / "tmp").mkdir()
+    command = [sys.executable, "-m", "clozify", "bench", *map(str, words)]
+    process = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(data / "tmp")})
     deadline = time.monotonic() + 120
     while not list((data / "bench" / "cells").glob("[!.]*/result.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
+    while not cell_is_running(data / "tmp") and time.monotonic() < deadline:
+        time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    while list((data / "tmp").glob("*/job.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not list((data / "tmp").glob("*/job.json"))  # a cell's process removes its folder
     finished = (data / "bench" / "cells").glob("[!.]*/result.json")  # what is being written starts with a dot
     before = {path: path.read_bytes() for path in finished}
     assert before

@@ -22,7 +22,9 @@ from clozify.bench.environments import Environment
 from clozify.bench.plan import CellSpec
 from clozify.bench.results import CELLS, FAILED, LOG, PREDICTIONS, RESULT, CellResult, Measured, score
 from clozify.bench.rivals.worker import Job, Rival
+from clozify.config.recipe import shipped_recipes
 from clozify.config.task import load_task
+from clozify.models.builtin import is_builtin
 from clozify.runs.jobs import JobResult
 from clozify.runs.worker import Worker
 from clozify.utils.threads import usable_processors
@@ -52,6 +54,7 @@ class CellJob:
     draw_key: str
     labeled_rows: int
     unlabeled_rows: int
+    notes: tuple[str, ...]  # on the draw's rows
     environment: Environment
     encoder_key: str | None  # of the encoder's folder, where the method asks for one
     deadline: float | None = None  # seconds since the epoch
@@ -122,7 +125,7 @@ class CellJob:
             max_length=self.spec.max_length,
             output=str(work / "results"),
             work=str(work / "model"),
-            recipe=self.spec.recipe or "auto",
+            recipe=_absolute(self.spec.recipe) or "auto",
             settings=list(self.spec.settings),
             options={name: _absolute(value) for name, value in self.spec.options},
         )
@@ -174,6 +177,7 @@ class CellJob:
             at_once=self.at_once,
             labeled_rows=self.labeled_rows,
             unlabeled_rows=self.unlabeled_rows if self.rival.UNLABELED else 0,
+            notes=list(self.notes),
             test_rows=len(labels),
             labels=count,
             measured=measured,
@@ -186,7 +190,9 @@ class CellJob:
 
 def _absolute(name: str) -> str:
     """A folder's or file's absolute path, since cells run in folders of their own; other names as they are."""
-    return str(Path(name).resolve()) if name and Path(name).exists() else name
+    if not name or name in shipped_recipes() or is_builtin(name) or not Path(name).exists():
+        return name
+    return str(Path(name).resolve())
 
 
 def machine_name(device: str) -> str:

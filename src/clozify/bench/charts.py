@@ -1,23 +1,62 @@
-"""The bench's charts as inline SVG: lines of accuracy by labelled rows, and points of accuracy by time or speed.
+"""The bench's charts as inline SVG: accuracy by labelled rows, by method, and by time or speed.
 
-Every method has a colour and a marker of its own, so colour alone carries nothing. Charts scale with the page; colours
-are variables of the page's style, which has a light and a dark set.
+Every method has a colour, a marker and a dash pattern, which repeat at different intervals, so colour alone carries
+nothing. Charts scale with the page; colours are variables of the page's style, which has a light and a dark set.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from markupsafe import Markup
 
-WIDTH, HEIGHT = 380, 270
-LEFT, RIGHT, TOP, BOTTOM = 38, 12, 10, 40
+from clozify.bench.chart_axes import (
+    ACCURACY,
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    Axes,
+    Scale,
+    accuracy_scale,
+    accuracy_ticks,
+    draw_axes,
+    draw_x_axis,
+    grid_line,
+    logarithmic_ticks,
+)
+from clozify.bench.chart_labels import LINE, Box, Label, NamedPoint, place_labels, text_width
+
+WIDTH, HEIGHT = 380, 280
+WIDE, WIDE_HEIGHT = 760, 380  # of charts with many methods
+MANY = 9  # methods
 COLOURS = 8  # in the page's style
-LABEL_GAP = 13  # pixels between two labels
-LETTER = 6.6  # the width of a letter in pixels, about
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4")
+RADIUS = 5.0  # of a marker, in pixels
+STEP = 13  # pixels between the markers of two methods, at most
+MARGIN = 20  # pixels between the plot's edge and its first point
+NAME_LETTERS = 24  # in a line of a dot plot's names
+CROSS = ((-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4))
+DIAGONAL = ((-1.2, -0.8), (-0.8, -1.2), (0.0, -0.4), (0.8, -1.2), (1.2, -0.8), (0.4, 0.0))
+OUTLINES: tuple[Sequence[tuple[float, float]], ...] = (  # of the markers with a radius of 1; empty: a circle
+    ((-1, -1), (1, -1), (1, 1), (-1, 1)),
+    (),
+    ((0, -1.2), (1.2, 1), (-1.2, 1)),
+    ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
+    ((-1.2, -1), (1.2, -1), (0, 1.2)),
+    (*CROSS, *((-x, -y) for x, y in CROSS)),
+    tuple(
+        (math.sin(k * math.pi / 5) * (1.3, 0.6)[k % 2], -math.cos(k * math.pi / 5) * (1.3, 0.6)[k % 2])
+        for k in range(10)
+    ),
+    ((-1.1, 0), (-0.5, -1), (0.5, -1), (1.1, 0), (0.5, 1), (-0.5, 1)),
+    (*DIAGONAL, *((-x, -y) for x, y in DIAGONAL)),
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +71,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """A method's points; `index` decides its colour and its marker."""
+    """A method's points; `index` decides its colour, its marker and its dash pattern."""
 
     name: str
     index: int
@@ -40,195 +79,174 @@ class Series:
     on_frontier: bool = False
 
 
-def legend(names: Sequence[str]) -> Markup:
-    """The methods with their markers, as a list."""
+def legend(series: Sequence[Series], *, with_lines: bool = False) -> Markup:
+    """The methods with their markers, on their lines where the chart has lines, as a list."""
     items = []
-    for index, name in enumerate(names):
-        mark = f'<svg width="18" height="16" aria-hidden="true">{marker(index, 9, 8)}</svg>'
-        items.append(f"<li>{mark} {escape(name)}</li>")
+    width = 34 if with_lines else 18
+    for one in series:
+        line = f'<path {_line_style(one.index)} d="M0 8H{width}"/>' if with_lines else ""
+        mark = f'<svg width="{width}" height="16" aria-hidden="true">{line}{marker(one.index, width / 2, 8)}</svg>'
+        items.append(f"<li>{mark} {escape(one.name)}</li>")
     return Markup(f'<ul class="legend">{"".join(items)}</ul>')
 
 
+def is_wide(series: Sequence[Series]) -> bool:
+    """Whether a chart of these methods takes the page's whole width."""
+    return len(series) >= MANY
+
+
 def line_chart(series: Sequence[Series], title: str) -> Markup:
-    """Accuracy by labelled rows a label, both with their values on the axes; x is logarithmic."""
+    """Accuracy by labelled rows a label, both with their values on the axes; x is logarithmic.
+
+    Around each number of rows the methods are side by side, so that their intervals are seen.
+    """
     sizes = sorted({point.x for one in series for point in one.points})
-    axes = _Axes(series, [(size, f"{size:g}") for size in sizes], "labelled rows a label")
-    shapes = axes.frame()
-    count = len(series)
+    area = _area(series)
+    margin, step = _side_by_side(sizes, len(series), area.right - area.left)
+    x = Scale(sizes[0], sizes[-1], area.left + margin, area.right - margin, logarithmic=True)
+    axes = Axes(area, x, accuracy_scale(_heights(series), area.bottom, area.top))
+    half = step * (len(series) - 1) / 2 + 8
+    shapes = [
+        f'<rect class="band" x="{x(size) - half:.1f}" width="{2 * half:.1f}" y="{area.top}" '
+        f'height="{area.bottom - area.top}"/>'
+        for size in sizes
+    ]
+    shapes += draw_axes(axes, [(size, f"{size:g}") for size in sizes], "labelled rows a label")
+    radius = min(RADIUS, max(3.0, step / 2))
+    marks: list[str] = []
     for number, one in enumerate(series):
-        shift = 4 * (number - (count - 1) / 2) if len(sizes) < 6 else 0  # side by side, so that intervals are seen
-        positions = [(axes.x(point.x) + shift, axes.y(point.y), point) for point in one.points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in positions)
-        shapes.append(f'<polyline class="line c{one.index % COLOURS}" points="{path}"/>')
-        for x, y, point in positions:
-            if point.low is not None and point.high is not None:
-                ends = f'y1="{axes.y(point.high):.1f}" y2="{axes.y(point.low):.1f}"'
-                shapes.append(f'<line class="range c{one.index % COLOURS}" x1="{x:.1f}" x2="{x:.1f}" {ends}/>')
-            shapes.append(marker(one.index, x, y))
+        shift = step * (number - (len(series) - 1) / 2)
+        positions = [(x(point.x) + shift, axes.y(point.y), point) for point in one.points]
+        path = " ".join(f"{left:.1f},{top:.1f}" for left, top, _ in positions)
+        shapes.append(f'<polyline {_line_style(one.index)} points="{path}"/>')
+        for left, top, point in positions:
+            shapes += _whisker(one.index, point, left, axes.y)
+            marks.append(marker(one.index, left, top, radius))
     values = "; ".join(
         f"{one.name}: " + ", ".join(f"{point.x:g} rows {100 * point.y:.1f}" for point in one.points) for one in series
     )
-    return _svg(shapes, f"{title}. Accuracy in percent by labelled rows a label. {values}.")
+    return _svg(shapes + marks, area, f"{title}. Accuracy in percent by labelled rows a label. {values}.")
+
+
+def dot_plot(series: Sequence[Series], title: str) -> Markup:
+    """Accuracy of each method on a line of its own, with its name: for one number of rows a label."""
+    names = [textwrap.wrap(one.name, NAME_LETTERS) or [""] for one in series]
+    left = 26 + max(text_width(line) for lines in names for line in lines)
+    tops = [4.0]
+    for lines in names:
+        tops.append(tops[-1] + LINE * len(lines) + 8)
+    area = Box(left, 4, WIDTH - RIGHT, tops[-1])
+    scale = accuracy_scale(_heights(series), left + 6, WIDTH - RIGHT - 6)
+    shapes = draw_x_axis(area, scale, accuracy_ticks(scale), ACCURACY)
+    for one, lines, (top, bottom) in zip(series, names, pairwise(tops), strict=True):
+        y = (top + bottom) / 2
+        shapes.append(grid_line(left, y, area.right, y))
+        first = y + 4 - LINE * (len(lines) - 1) / 2
+        shapes.append(_text(lines, left - 18, first, "end"))
+        for point in one.points:
+            if point.low is not None and point.high is not None:
+                ends = f'x1="{scale(point.low):.1f}" x2="{scale(point.high):.1f}"'
+                shapes.append(f'<line class="range c{one.index % COLOURS}" y1="{y:.1f}" y2="{y:.1f}" {ends}/>')
+            shapes.append(marker(one.index, scale(point.y), y))
+    values = "; ".join(f"{one.name} {100 * point.y:.1f}" for one in series for point in one.points)
+    return _svg(shapes, area, f"{title}. Accuracy in percent. {values}.")
 
 
 def scatter(series: Sequence[Series], title: str, x_label: str) -> Markup:
     """Accuracy by a cost or a speed, which is logarithmic; methods on the frontier are ringed and joined."""
+    area = _area(series)
     values = [point.x for one in series for point in one.points]
-    axes = _Axes(series, decades(min(values), max(values)), x_label)
-    shapes = axes.frame()
-    best = sorted((axes.x(p.x), axes.y(p.y)) for one in series if one.on_frontier for p in one.points)
-    shapes.append(f'<polyline class="frontier" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in best)}"/>')
-    labels: list[tuple[float, float, str, bool]] = []
-    for one in series:
-        for point in one.points:
-            x, y = axes.x(point.x), axes.y(point.y)
-            if one.on_frontier:
-                shapes.append(f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="9"/>')
-            shapes.append(marker(one.index, x, y))
-            labels.append((x, y, one.name, one.on_frontier))
-    shapes += _labels(labels)
+    ticks = logarithmic_ticks(min(values), max(values))
+    ends = [*values, *(value for value, _ in ticks)]
+    x = Scale(min(ends), max(ends), area.left + MARGIN, area.right - MARGIN, logarithmic=True)
+    heights = accuracy_scale(_heights(series), area.bottom - MARGIN, area.top + MARGIN / 2)
+    axes = Axes(area, x, heights)
+    shapes = draw_axes(axes, ticks, x_label)
+    points = [NamedPoint(x(p.x), axes.y(p.y), one.name, one.on_frontier) for one in series for p in one.points]
+    frontier = sorted(point.position for point in points if point.is_bold)
+    shapes.append(f'<polyline class="frontier" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in frontier)}"/>')
+    labels = place_labels(points, area, list(pairwise(frontier)))
+    for label in labels:
+        if label.leader is not None:
+            (x1, y1), (x2, y2) = label.leader
+            shapes.append(f'<line class="leader" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+    indices = [one.index for one in series for _ in one.points]
+    for index, point in zip(indices, points, strict=True):
+        if point.is_bold:
+            shapes.append(f'<circle class="ring" cx="{point.x:.1f}" cy="{point.y:.1f}" r="9"/>')
+        shapes.append(marker(index, point.x, point.y))
+    shapes += map(_label_text, labels)
     text = "; ".join(
         f"{one.name}: {point.x:,.3g}, {100 * point.y:.1f} percent{', on the frontier' if one.on_frontier else ''}"
         for one in series
         for point in one.points
     )
-    return _svg(shapes, f"{title}. {x_label}, and accuracy. {text}.")
+    return _svg(shapes, area, f"{title}. {x_label}, and accuracy. {text}.")
 
 
-def _labels(points: Sequence[tuple[float, float, str, bool]]) -> list[str]:
-    """The names of points: right of them, else left, else below, where nothing else is."""
-    shapes = []
-    taken = [(x - 8, x + 8, y) for x, y, _, _ in points]  # left, right, middle
-    for x, y, name, on_frontier in sorted(points, key=lambda point: point[1]):
-        width = LETTER * len(name)
-        sides = [left for left in (x + 12, x - 12 - width) if left >= 0 and left + width <= WIDTH]
-        options = [(left, y + down) for down in range(0, HEIGHT, 3) for left in sides]
-        left, middle = next((option for option in options if _is_free(*option, width, taken)), (x + 12, y))
-        taken.append((left, left + width, middle))
-        weight = ' class="best"' if on_frontier else ""
-        shapes.append(f'<text{weight} x="{left:.1f}" y="{middle + 4:.1f}">{escape(name)}</text>')
-    return shapes
+def _area(series: Sequence[Series]) -> Box:
+    """The plot area of a chart of these methods."""
+    width, height = (WIDE, WIDE_HEIGHT) if is_wide(series) else (WIDTH, HEIGHT)
+    return Box(LEFT, TOP, width - RIGHT, height - BOTTOM)
 
 
-def _is_free(left: float, middle: float, width: float, taken: Sequence[tuple[float, float, float]]) -> bool:
-    """Whether a label of this width overlaps nothing."""
-    return not any(
-        left < other_right and other_left < left + width and abs(middle - other) < LABEL_GAP
-        for other_left, other_right, other in taken
-    )
+def _heights(series: Sequence[Series]) -> list[float]:
+    """All accuracies and the ends of their intervals."""
+    points = [point for one in series for point in one.points]
+    return [value for p in points for value in (p.y, p.low, p.high) if value is not None]
 
 
-class _Axes:
-    """A logarithmic x-axis and an axis of accuracy that covers the points and their intervals."""
+def _side_by_side(sizes: Sequence[float], count: int, width: float) -> tuple[float, float]:
+    """The plot's inner margin, and the step between two methods: together they take 3/4 of the closest sizes' gap."""
+    if count < 2:
+        return MARGIN, 0.0
+    logs = [math.log10(size) for size in sizes]
+    part = min(((b - a) / (logs[-1] - logs[0]) for a, b in pairwise(logs)), default=1.0)
+    spread = min(STEP * (count - 1), 0.75 * part * (width - 2 * MARGIN) / (1 + 0.75 * part))
+    return MARGIN / 2 + spread / 2, spread / (count - 1)
 
-    def __init__(self, series: Sequence[Series], ticks: Sequence[tuple[float, str]], x_label: str) -> None:
-        points = [point for one in series for point in one.points]
-        heights = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
-        self.ticks, self.x_label = ticks, x_label
-        xs = [math.log10(max(value, 1e-9)) for value in [*(p.x for p in points), *(value for value, _ in ticks)]]
-        self.first, self.last = min(xs), max(xs)
-        self.low = max(0.0, math.floor(20 * min(heights)) / 20)
-        self.high = min(1.0, math.ceil(20 * max(heights)) / 20)
-        if self.high - self.low < 0.05:
-            self.low, self.high = max(0.0, self.low - 0.05), min(1.0, self.high + 0.05)
 
-    def x(self, value: float) -> float:
-        """The position of a value; a single one is in the middle."""
-        width = WIDTH - LEFT - RIGHT - 36
-        if self.last - self.first < 1e-9:
-            return LEFT + 18 + width / 2
-        return LEFT + 18 + width * (math.log10(max(value, 1e-9)) - self.first) / (self.last - self.first)
+def _whisker(index: int, point: Point, x: float, scale: Scale) -> Iterator[str]:
+    """A vertical line over a point's interval."""
+    if point.low is not None and point.high is not None:
+        ends = f'y1="{scale(point.high):.1f}" y2="{scale(point.low):.1f}"'
+        yield f'<line class="range c{index % COLOURS}" x1="{x:.1f}" x2="{x:.1f}" {ends}/>'
 
-    def y(self, value: float) -> float:
-        """The position of an accuracy."""
-        return TOP + (HEIGHT - TOP - BOTTOM) * (self.high - value) / (self.high - self.low)
 
-    def frame(self) -> list[str]:
-        """The grid, the ticks and the axis's name."""
-        step = next(step for step in (0.02, 0.05, 0.1, 0.2, 0.5) if (self.high - self.low) / step <= 6)
-        shapes, value = [], math.ceil(self.low / step - 1e-9) * step
-        while value <= self.high + 1e-9:
-            y = self.y(value)
-            shapes.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            shapes.append(
-                f'<text class="tick" x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{100 * value:.0f}</text>'
-            )
-            value += step
-        bottom = HEIGHT - BOTTOM
-        for number, text in self.ticks:
-            x = self.x(number)
-            shapes.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>')
-            shapes.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 15}" text-anchor="middle">{text}</text>')
-        middle = (LEFT + WIDTH - RIGHT) / 2
-        shapes.append(
-            f'<text class="tick" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(self.x_label)}</text>'
+def _line_style(index: int) -> str:
+    """The attributes of a method's line."""
+    dash = DASHES[index % len(DASHES)]
+    return f'class="line c{index % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+
+def _label_text(label: Label) -> str:
+    """A point's name."""
+    return _text(label.lines, label.x, label.box.top + LINE - 3.5, label.anchor, "best" if label.point.is_bold else "")
+
+
+def _text(lines: Sequence[str], x: float, y: float, anchor: str, css_class: str = "") -> str:
+    """Lines of text, of which the first is at y."""
+    attributes = f' class="{css_class}"' if css_class else ""
+    if len(lines) == 1:
+        content = escape(lines[0])
+    else:
+        heights = [f"{y + LINE * number:.1f}" for number in range(len(lines))]
+        content = "".join(
+            f'<tspan x="{x:.1f}" y="{height}">{escape(line)}</tspan>'
+            for height, line in zip(heights, lines, strict=True)
         )
-        return shapes
+    return f'<text{attributes} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{content}</text>'
 
 
-def decades(low: float, high: float) -> list[tuple[float, str]]:
-    """Ticks at powers of ten around values, thinned to six at most."""
-    first, last = math.floor(math.log10(max(low, 1e-9))), math.ceil(math.log10(max(high, 1e-9)))
-    last = max(last, first + 1)
-    step = -(-(last - first) // 5)
-    return [
-        (10.0**power, f"{10.0**power:,.0f}" if power >= 0 else f"{10.0**power:g}")
-        for power in range(first, last + 1, step)
-    ]
-
-
-def marker(index: int, x: float, y: float, r: float = 5) -> str:
+def marker(index: int, x: float, y: float, r: float = RADIUS) -> str:
     """The marker of a method: its shape repeats later than its colour."""
-    shapes = {
-        0: _polygon(x, y, [(-r, -r), (r, -r), (r, r), (-r, r)]),
-        1: f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r}"/>',
-        2: _polygon(x, y, [(0, -r - 1), (r + 1, r), (-r - 1, r)]),
-        3: _polygon(x, y, [(0, -r - 2), (r + 2, 0), (0, r + 2), (-r - 2, 0)]),
-        4: _polygon(x, y, [(-r - 1, -r), (r + 1, -r), (0, r + 1)]),
-        5: _polygon(
-            x,
-            y,
-            [
-                (-2, -6),
-                (2, -6),
-                (2, -2),
-                (6, -2),
-                (6, 2),
-                (2, 2),
-                (2, 6),
-                (-2, 6),
-                (-2, 2),
-                (-6, 2),
-                (-6, -2),
-                (-2, -2),
-            ],
-        ),
-        6: _polygon(
-            x,
-            y,
-            [
-                (
-                    6 * math.sin(k * math.pi / 5) * (1 if k % 2 == 0 else 0.45),
-                    -6 * math.cos(k * math.pi / 5) * (1 if k % 2 == 0 else 0.45),
-                )
-                for k in range(10)
-            ],
-        ),
-        7: _polygon(x, y, [(-r, 0), (-r / 2, -r), (r / 2, -r), (r, 0), (r / 2, r), (-r / 2, r)]),
-        8: _polygon(
-            x,
-            y,
-            [(-6, -4), (-4, -6), (0, -2), (4, -6), (6, -4), (2, 0), (6, 4), (4, 6), (0, 2), (-4, 6), (-6, 4), (-2, 0)],
-        ),
-    }
-    return f'<g class="m c{index % COLOURS}">{shapes[index % len(shapes)]}</g>'
+    outline = OUTLINES[index % len(OUTLINES)]
+    corners = " ".join(f"{x + r * across:.1f},{y + r * down:.1f}" for across, down in outline)
+    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}"/>'
+    shape = f'<polygon points="{corners}"/>' if outline else circle
+    return f'<g class="m c{index % COLOURS}">{shape}</g>'
 
 
-def _polygon(x: float, y: float, corners: Sequence[tuple[float, float]]) -> str:
-    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
-    return f'<polygon points="{points}"/>'
-
-
-def _svg(shapes: Sequence[str], text: str) -> Markup:
-    opening = f'<svg class="chart" role="img" aria-label="{escape(text)}" viewBox="0 0 {WIDTH} {HEIGHT}">'
-    return Markup(f"{opening}{''.join(shapes)}</svg>")
+def _svg(shapes: Sequence[str], area: Box, text: str) -> Markup:
+    view = f"0 0 {area.right + RIGHT:.0f} {area.bottom + BOTTOM:.0f}"
+    return Markup(f'<svg class="chart" role="img" aria-label="{escape(text)}" viewBox="{view}">{"".join(shapes)}</svg>')

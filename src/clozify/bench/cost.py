@@ -8,7 +8,7 @@ row and scores one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from clozify.bench.draws import Draw
 from clozify.bench.environments import environment_folder, is_ready
 from clozify.bench.plan import BenchOptions, BenchPlan, Cell, make_plan
-from clozify.bench.results import CELLS, RESULT, CellResult, read_results
+from clozify.bench.results import CELLS, RESULT, CellResult, check_folder, read_results
 from clozify.executors.devices import choose_devices
 from clozify.pipeline.cost import ClassifierTiming, MemberTiming, generation_costs, time_classifier, time_member
 from clozify.pipeline.prepare import TrainInputs, prepare
@@ -71,6 +71,7 @@ def plan_cost(options: BenchOptions) -> BenchCost:
     devices = choose_devices(options.devices, options.at_once)
     plan = make_plan(options, devices.kind)
     folder = Path(options.output)
+    check_folder(folder, plan.data_sets)
     remaining = [cell for cell in plan.cells if not (folder / CELLS / cell.key / RESULT).is_file()]
     earlier = [result for result in read_results(folder) if not result.failure] if folder.is_dir() else []
     estimates = _Estimates(plan, earlier)
@@ -82,7 +83,10 @@ def plan_cost(options: BenchOptions) -> BenchCost:
             basis = "earlier cells" if all(is_measured for _, is_measured in times) else "timed steps"
             lines.append(MethodCost(rival.TITLE, len(cells), sum(seconds for seconds, _ in times), basis))
     at_once = devices.count * devices.at_once
-    notes = ["Cells that run at a time slow each other down; the estimate does not know how much."] * (at_once > 1)
+    notes = [
+        *plan.notes,
+        *["Cells that run at a time slow each other down; the estimate does not know how much."] * (at_once > 1),
+    ]
     if any(rival.NEEDS for rival in plan.rivals):
         notes.append("The time of an NLI model's or an LLM's answers is not included.")
     return BenchCost(
@@ -113,7 +117,7 @@ class _Estimates:
         measured = [
             result.seconds
             for result in self.earlier
-            if (result.spec.method, result.spec.data, result.spec.per_label) == (spec.method, spec.data, spec.per_label)
+            if replace(result.spec, draw=spec.draw, seed=spec.seed) == spec and result.device == self.plan.device
         ]
         if measured:
             return float(np.mean(measured)), True

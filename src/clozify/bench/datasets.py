@@ -64,7 +64,8 @@ def pair_sources(
     sources = []
     for named, task, test, rows in zip(data, *columns, strict=True):
         name, equals, source = named.partition("=")
-        has_name = bool(equals) and re.fullmatch(r"[\w.' -]+", name) is not None and not Path(named).exists()
+        is_name = re.fullmatch(r"[\w.' -]+", name) is not None or Path(source).exists()
+        has_name = bool(equals) and is_name and not Path(named).exists()
         sources.append(DataSource(source if has_name else named, task, test, rows, name if has_name else None))
     return sources
 

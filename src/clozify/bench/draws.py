@@ -25,6 +25,7 @@ LABELED, UNLABELED, TEST, TASK = "labeled.jsonl", "unlabeled.jsonl", "test.jsonl
 TEST_LABELS, DATA_SET, DRAW = "test_labels.npy", "data_set.json", "draw.json"
 UNLABELED_PER_LABEL, MIN_UNLABELED = 40, 600  # unlabelled rows by default
 MIN_HELD_OUT = 2  # test rows of a label
+SHOWN_LABELS = 5  # in a note
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,22 @@ class Draw:
         """The seed of everything that is trained on this draw."""
         return self.data_set.options.seed + self.number
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is unusual about its rows: labels with fewer than asked for, no row left over, no unlabelled rows."""
+        labels, pool = self.data_set.data.task.labels, self.data_set.data.pool
+        counts = np.bincount(self.labeled.labels, minlength=len(labels)).tolist()
+        short = [f"'{label}' {count}" for label, count in zip(labels, counts, strict=True) if count < self.per_label]
+        notes = []
+        if short:
+            more = f" and {len(short) - SHOWN_LABELS} more labels" if len(short) > SHOWN_LABELS else ""
+            notes.append(f"There are fewer labelled rows of {', '.join(short[:SHOWN_LABELS])}{more}.")
+        if len(self.labeled) == len(pool):
+            notes.append("All labelled rows are used, so the draws differ in their seed only.")
+        if self.unlabeled is None:
+            notes.append("There are no unlabelled rows.")
+        return tuple(notes)
+
 
 def hold_out(labels: NDArray[np.integer[Any]], fraction: float, seed: int) -> NDArray[np.bool_]:
     """Which rows are held out for the test: this fraction of each label's rows, drawn at random; (rows,)."""
@@ -89,24 +106,36 @@ def make_data_set(data: BenchData, options: DrawOptions) -> DataSet:
     pool, test, notes = data.pool, data.test, list(data.notes)
     if test is None:
         chosen = hold_out(pool.labels, options.held_out, options.seed)
-        test, pool = pool.select(np.flatnonzero(chosen)), pool.select(np.flatnonzero(~chosen))
-        pool = pool.excluding(test)
-        notes.append(f"{len(test):,} rows were held out as test rows, {options.held_out:.0%} of each label.")
+        test, rest = pool.select(np.flatnonzero(chosen)), pool.select(np.flatnonzero(~chosen))
+        pool = rest.excluding(test)
+        notes.append(f"{len(test):,} rows were held out as test rows, about {options.held_out:.0%} of each label.")
+        if len(pool) < len(rest):
+            notes.append(f"{len(rest) - len(pool):,} other rows have the text of one of these and were left out.")
     if options.test_rows is not None and options.test_rows < len(test):
         notes.append(f"Measured on {options.test_rows:,} of {len(test):,} test rows, drawn at random.")
         test = subset(test, options.test_rows, options.seed)
-    counts = np.bincount(pool.labels, minlength=len(data.task.labels))
-    if (counts == 0).any():
-        missing = [label for label, count in zip(data.task.labels, counts, strict=True) if not count]
-        raise DataError(f"The data set '{data.name}' has no labelled rows with the label {quoted(missing)}.")
+    labels = data.task.labels
+    if untested := _labels_without(test, labels):
+        notes.append(f"No test row has the label {quoted(untested, SHOWN_LABELS)}; macro-F1 counts it as 0.")
+    if missing := _labels_without(pool, labels):
+        only_test = set(missing) - set(_labels_without(data.pool, labels))
+        reason = ": all of them have the text of a test row" if only_test == set(missing) else ""
+        raise DataError(f"The data set '{data.name}' has no labelled rows with the label {quoted(missing)}{reason}.")
     key = hash_key(
         task=data.task.model_dump(mode="json"),
         pool=[pool.digest, pool.labels.tolist()],
         test=[test.digest, test.labels.tolist()],
-        unlabeled=None if data.unlabeled is None else data.unlabeled.digest,
+        unlabeled=[None if data.unlabeled is None else data.unlabeled.digest, options.unlabeled_rows],
+        seed=options.seed,
     )
     ready = BenchData(data.name, data.task, pool, test, data.unlabeled, data.notes)
     return DataSet(data.name, ready, test, f"{slug(data.name)}-{key[:8]}", data.test is None, options, tuple(notes))
+
+
+def _labels_without(rows: Rows, labels: list[str]) -> list[str]:
+    """The labels that no row has."""
+    counts = np.bincount(rows.labels, minlength=len(labels)).tolist()
+    return [label for label, count in zip(labels, counts, strict=True) if not count]
 
 
 def make_draw(data_set: DataSet, per_label: int, number: int) -> Draw:

@@ -38,16 +38,23 @@ def difference(value: Estimate | None) -> str:
 
 
 def mib(size: float | None) -> str:
-    """`1,547 MiB`, or `0.3 MiB`."""
+    """`1,547 MiB`, `0.3 MiB` or, below a tenth of that, `57 KiB`."""
     if size is None:
         return ""
-    value = size / 2**20
-    return f"{value:,.0f} MiB" if value >= 10 else f"{value:.1f} MiB"
+    value, unit = (size / 2**20, "MiB") if size >= 2**20 / 10 else (size / 2**10, "KiB")
+    return f"{value:,.0f} {unit}" if value >= 9.95 else f"{value:.1f} {unit}"
 
 
 def seconds(value: float | None) -> str:
     """`3 min 20 s`."""
     return "" if value is None else duration(value) if value >= 1 else f"{value:.2f} s"
+
+
+def rough(value: float) -> str:
+    """`40 s`, `12 min` or `3.5 h`: an estimate."""
+    if value < 90:
+        return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 90 * 60 else f"{value / 3600:,.1f} h"
 
 
 def speed(value: float | None) -> str:

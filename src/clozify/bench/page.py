@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -35,6 +37,7 @@ def _environment() -> Environment:
         "accuracy": fmt.accuracy,
         "interval": fmt.interval,
         "difference": fmt.difference,
+        "breakable": breakable,
         "mib": fmt.mib,
         "seconds": fmt.seconds,
         "speed": fmt.speed,
@@ -46,14 +49,18 @@ def _environment() -> Environment:
 
 def bench_page(summary: Summary) -> str:
     """The page of a bench."""
+    methods = _methods(summary)
+    has_lines = any(len(summary.sizes(data)) > 1 for data in _data_names(summary))
     return (
         _environment()
         .get_template("bench.html")
         .render(
             summary=summary,
             version=__version__,
-            legend=charts.legend(summary.names),
-            line_charts=_line_charts(summary),
+            has_lines=has_lines,
+            line_legend=charts.legend(methods, with_lines=True) if has_lines else "",
+            legend=charts.legend(methods),
+            line_charts=_accuracy_figures(summary),
             scatters=_scatters(summary),
             times_note=times_note(summary) if summary.at_once > 1 else "",
             draws=max((e.accuracy.draws for e in summary.entries if e.accuracy is not None), default=0),
@@ -63,26 +70,57 @@ def bench_page(summary: Summary) -> str:
     )
 
 
-def _line_charts(summary: Summary) -> list[tuple[str, Markup]]:
-    """Accuracy by labelled rows, a chart for each data set."""
-    drawn = []
-    for data in dict.fromkeys(block.data for block in summary.blocks):
-        series = []
-        for index, name in enumerate(summary.names):
-            entries = [summary.entry(block, name) for block in summary.blocks if block.data == data]
-            points = tuple(
-                charts.Point(entry.block.per_label, entry.accuracy.mean, entry.accuracy.low, entry.accuracy.high)
-                for entry in entries
-                if entry is not None and entry.accuracy is not None
-            )
-            if points:
-                series.append(charts.Series(name, index, points))
-        if series:
-            drawn.append((data, charts.line_chart(series, data)))
-    return drawn
+def breakable(text: str) -> Markup:
+    """A model's name or a path, which may be broken after its punctuation."""
+    return Markup("").join(Markup("{}<wbr>").format(part) for part in re.findall(r"[^/:_.@]*[/:_.@]|[^/:_.@]+$", text))
 
 
-def _scatters(summary: Summary) -> list[tuple[str, Markup]]:
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its title: the name of a data set, or what is drawn."""
+
+    title: str
+    note: str
+    chart: Markup
+    is_wide: bool = False
+
+
+def _data_names(summary: Summary) -> list[str]:
+    return list(dict.fromkeys(block.data for block in summary.blocks))
+
+
+def _methods(summary: Summary, data: str | None = None) -> list[charts.Series]:
+    """The accuracies of each method that has any, by labelled rows a label: of one data set or of all."""
+    series = []
+    for index, name in enumerate(summary.names):
+        entries = [summary.entry(block, name) for block in summary.blocks if data in (None, block.data)]
+        points = tuple(
+            charts.Point(entry.block.per_label, entry.accuracy.mean, entry.accuracy.low, entry.accuracy.high)
+            for entry in entries
+            if entry is not None and entry.accuracy is not None
+        )
+        if points:
+            series.append(charts.Series(name, index, points))
+    return series
+
+
+def _accuracy_figures(summary: Summary) -> list[Figure]:
+    """A chart for each data set: accuracy by labelled rows, or, with one number of rows, by method."""
+    figures = []
+    for data in _data_names(summary):
+        series = _methods(summary, data)
+        sizes = summary.sizes(data)
+        if not series:
+            continue
+        if len(sizes) > 1:
+            figures.append(Figure(data, "", charts.line_chart(series, data), charts.is_wide(series)))
+        else:
+            note = f", {sizes[0]} rows a label"
+            figures.append(Figure(data, note, charts.dot_plot(series, data + note)))
+    return figures
+
+
+def _scatters(summary: Summary) -> list[Figure]:
     """Accuracy by seconds of training, and by rows predicted a second."""
     if not summary.points:
         return []
@@ -93,7 +131,8 @@ def _scatters(summary: Summary) -> list[tuple[str, Markup]]:
         at_speed = (charts.Point(point.rows_per_second, point.accuracy),)
         training.append(charts.Series(point.name, index, at_training, point.on_training_frontier))
         speed.append(charts.Series(point.name, index, at_speed, point.on_speed_frontier))
+    wide = charts.is_wide(training)
     return [
-        ("Training: left is faster", charts.scatter(training, "Training", "seconds of training")),
-        ("Prediction: right is faster", charts.scatter(speed, "Prediction", "rows predicted a second")),
+        Figure("Training", ": left is faster", charts.scatter(training, "Training", "seconds of training"), wide),
+        Figure("Prediction", ": right is faster", charts.scatter(speed, "Prediction", "rows predicted a second"), wide),
     ]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from clozify.bench.datasets import DataSource, check_names, load_data
 from clozify.bench.draws import DataSet, Draw, DrawOptions, make_data_set, make_draw
-from clozify.bench.rivals import DEFAULT, choose_rivals
+from clozify.bench.rivals import DEFAULT, RIVALS, choose_rivals
 from clozify.bench.rivals.worker import Rival
 from clozify.config.recipe import load_recipe
-from clozify.errors import DataError
+from clozify.errors import DataError, unknown_names
 from clozify.models.loading import architecture_of
 from clozify.runs.keys import NUMERICS, hash_file, hash_key, model_key
 
@@ -46,7 +46,7 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class CellSpec:
-    """What identifies a cell on the page; cells with the same `variant` are in one column."""
+    """What identifies a cell on the page."""
 
     data: str
     data_key: str
@@ -56,9 +56,21 @@ class CellSpec:
     model: str  # the encoder, or another model that the method is; empty where it has none
     settings: tuple[str, ...]  # of the recipe, for methods that have one
     recipe: str  # empty for methods without one
-    max_length: int
+    max_length: int  # tokens of a row; 0 for methods that do not read the bench's number
     seed: int
     options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def slot(self) -> str:
+        """The cell's place in the tables. Cells of other rows or settings in the same place have other keys."""
+        return hash_key(
+            data=self.data,
+            per_label=self.per_label,
+            draw=self.draw,
+            method=[self.method, self.model, self.recipe, self.max_length],
+            settings=list(self.settings),
+            options=list(map(list, self.options)),
+        )
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,16 @@ class BenchPlan:
     rivals: list[Rival]
     device: str
 
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know of the draws before they are trained on."""
+        return [
+            f"{draw.data_set.name}, {draw.per_label} rows a label: {note}"
+            for draw in self.draws
+            if draw.number == 0
+            for note in draw.notes
+        ]
+
 
 def make_plan(options: BenchOptions, device: str) -> BenchPlan:
     """Read the data, draw the rows and list the cells; nothing is written."""
@@ -110,6 +132,10 @@ def _check(options: BenchOptions, rivals: Sequence[Rival]) -> None:
         raise DataError("--per-label takes numbers of rows, at least 1, separated by commas, such as 8,16,64.")
     if not 0 < options.drawing.held_out < 1:
         raise DataError(f"--held-out is {options.drawing.held_out:g}; it takes a part between 0 and 1, such as 0.3.")
+    if unknown := [name for name in options.environments if name not in RIVALS]:
+        raise DataError(f"--environment names the method {unknown_names(unknown, list(RIVALS))}, which does not exist.")
+    if options.labels and all(source.task is not None for source in options.data):
+        raise DataError("--labels names the labels of data without a task file; every --data here has a --task.")
     for rival in rivals:
         if rival.NEEDS and rival.NEEDS not in options.rival_options:
             raise DataError(f"The method '{rival.NAME}' needs --{rival.NEEDS}.")
@@ -125,7 +151,7 @@ def make_cell(options: BenchOptions, draw: Draw, rival: Rival, device: str) -> C
     """One method on one draw, with its key: a hash of everything that its predictions depend on."""
     recipe_used = rival.NAME in ("pet", "pet-static", "ipet", "frozen", "supervised")
     chosen = {name: value for name, value in options.rival_options.items() if name in _options_of(rival)}
-    max_length = options.max_length or MAX_LENGTHS[device]
+    max_length = _max_length(options, rival, chosen, device)
     spec = CellSpec(
         data=draw.data_set.name,
         data_key=draw.data_set.key,
@@ -165,6 +191,13 @@ def _options_of(rival: Rival) -> tuple[str, ...]:
     """The options of the command that concern a method."""
     own = {"setfit": ("setfit-encoder",), "llm": ("llm",), "nli": ("nli-model",)}
     return own.get(rival.NAME, ())
+
+
+def _max_length(options: BenchOptions, rival: Rival, chosen: dict[str, str], device: str) -> int:
+    """Tokens of a row; 0 where the method, or a Sentence Transformers model of SetFit's own, has its own length."""
+    if not rival.MAX_LENGTH or "setfit-encoder" in chosen:
+        return 0
+    return options.max_length or MAX_LENGTHS[device]
 
 
 def _model_name(options: BenchOptions, rival: Rival, chosen: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from clozify import __version__
 from clozify.bench import format as fmt
 from clozify.bench.published import published_tables
 from clozify.bench.summary import Block, Summary
@@ -22,7 +23,9 @@ def markdown(summary: Summary) -> str:
     lines = ["# Bench", "", *intro(summary), ""]
     lines += ["## Accuracy", "", *accuracy_table(summary), ""]
     for block in summary.blocks:
-        lines += [f"### {block.data}, {block.per_label} rows a label", "", *block_table(summary, block), ""]
+        rows = next(rows for rows in summary.rows if rows.block == block)
+        lines += [f"### {block.data}, {block.per_label} rows a label", "", rows.text, ""]
+        lines += [*block_table(summary, block), ""]
     if summary.points:
         lines += ["## Over all data sets", "", *points_table(summary), ""]
     lines += ["## What was run", "", *run_lines(summary), ""]
@@ -30,8 +33,9 @@ def markdown(summary: Summary) -> str:
         lines += ["## Failed", ""]
         for failure in summary.failures:
             cells = "; ".join(failure.cells)
-            lines.append(f"- {failure.name}, {cells}: {failure.reason} (`{failure.file}`)")
-        lines.append("")
+            lines += [f"- {failure.name}, {cells}: {failure.reason} (`{failure.file}`)", ""]
+            lines += [f"      {line}" for line in failure.log.splitlines()]
+            lines.append("")
     lines += ["## Published figures", "", CONTEXT, ""]
     for table in published_tables():
         lines += [f"### {table.title}", "", table.note, "", *table_lines([table.header, *table.lines()]), ""]
@@ -69,8 +73,9 @@ def accuracy_table(summary: Summary) -> list[str]:
         for name in summary.names:
             entry = summary.entry(block, name)
             text = fmt.accuracy(entry)
-            if entry is not None and entry.accuracy is not None and (shown := fmt.interval(entry.accuracy)):
-                text = f"{text} ({shown})"
+            if entry is not None and entry.accuracy is not None:
+                details = "; ".join(filter(None, [fmt.interval(entry.accuracy), entry.draws_note]))
+                text = f"{text} ({details})" if details else text
             cells.append(f"**{text}**" if entry is not None and entry.is_best else text)
         rows.append([block.data, str(block.per_label), *cells])
     return table_lines(rows, left=1)
@@ -92,7 +97,7 @@ def block_table(summary: Summary, block: Block) -> list[str]:
                 f"{entry.accuracy.draws}{failed}",
                 fmt.accuracy(entry),
                 fmt.interval(entry.accuracy),
-                percent(entry.macro_f1.mean),
+                " ".join(filter(None, [percent(entry.macro_f1.mean), _in_brackets(fmt.interval(entry.macro_f1))])),
                 fmt.difference(entry.difference),
                 fmt.seconds(entry.training_seconds),
                 fmt.speed(entry.rows_per_second),
@@ -101,6 +106,10 @@ def block_table(summary: Summary, block: Block) -> list[str]:
             ]
         )
     return table_lines(rows, left=1)
+
+
+def _in_brackets(text: str) -> str:
+    return f"({text})" if text else ""
 
 
 def points_table(summary: Summary) -> list[str]:
@@ -115,26 +124,28 @@ def points_table(summary: Summary) -> list[str]:
         rows.append([*row, fmt.seconds(point.training_seconds), fmt.speed(point.rows_per_second), ", ".join(on)])
     note = (
         f"Over {summary.complete_blocks} block{'s' * (summary.complete_blocks != 1)} (a data set with a number of rows "
-        "a label) in which all methods have a result; times and speeds are geometric means. On a frontier, no other "
-        "method is both more accurate and faster."
+        "a label) in which all of these methods have results, on the draws that all of them have; times and speeds are "
+        "geometric means. On a frontier, no other method is both more accurate and faster."
     )
     return [note, "", *table_lines(rows, left=1)]
 
 
 def run_lines(summary: Summary) -> list[str]:
     """What was run: machine, data, methods with their versions, commands."""
-    lines = [f"- Machine: {machine}" for machine in summary.machines]
+    lines = [f"- clozify {__version__}", *(f"- Machine: {machine}" for machine in summary.machines)]
     for data in summary.data_sets:
         notes = "".join(f" {note}" for note in data.notes)
-        source = f" ({data.test})" if data.test else ""
+        source = f" ({data.test.rstrip('.')})" if data.test else ""
         lines.append(f"- Data: {data.name}, {data.labels} labels, {data.test_rows:,} test rows{source}.{notes}")
     for method in summary.methods:
         model = f", model {method.model}" if method.model else ""
         recipe = f", recipe {method.recipe}" if method.recipe else ""
-        length = f", {method.max_length} tokens" if method.model else ""
+        length = f", {method.max_length} tokens" if method.max_length else ""
+        unlabeled = f", unlabelled rows: {method.unlabeled}"
         versions = ", ".join(f"{name} {version}" for name, version in method.versions.items())
         lines.append(
-            f"- {method.name}: {method.settings}{model}{recipe}{length}" + (f" ({versions})" if versions else "")
+            f"- {method.name}: {method.settings}{model}{recipe}{length}{unlabeled}"
+            + (f" ({versions})" if versions else "")
         )
     return [
         *lines,
@@ -154,6 +165,6 @@ def table_lines(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 def to_json(summary: Summary) -> dict[str, Any]:
     """The measured results for programs; published figures are apart, under `published`."""
-    content = asdict(summary)
+    content = {"clozify": __version__} | asdict(summary)
     content["published"] = [table.model_dump() for table in published_tables()]
     return content

@@ -1,16 +1,22 @@
-"""The result of a cell, as it is kept in the bench's folder."""
+"""A bench's folder: what was asked for (`run.json`), and the result of each cell."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clozify.bench.plan import CellSpec
+from clozify.bench.draws import DataSet
+from clozify.bench.plan import Cell, CellSpec
+from clozify.errors import RunError
 from clozify.metrics import basic_metrics
 
+RUN, KIND = "run.json", "bench"
 CELLS, FAILED = "cells", "failed"  # kinds of jobs in the bench's folder
 RESULT, PREDICTIONS, LOG = "result.json", "predictions.npy", "log.txt"
 
@@ -43,6 +49,7 @@ class CellResult(BaseModel):
     at_once: int = 1  # cells at a time on a device: times are comparable where it is 1
     labeled_rows: int
     unlabeled_rows: int  # 0 for methods that cannot use them
+    notes: list[str] = Field(default_factory=list)  # on the draw's rows
     test_rows: int
     labels: int
     measured: Measured | None = None  # None where it failed
@@ -59,13 +66,51 @@ class CellResult(BaseModel):
         return self.test_rows / max(self.measured.prediction_seconds, 1e-9)
 
 
+def read_run(folder: Path) -> dict[str, Any]:
+    """The content of a bench's `run.json`, or that of a new bench; raises an error for another kind of folder."""
+    path = folder / RUN
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"kind": KIND}
+    except ValueError:
+        raise RunError(f"The file '{path}' is damaged; delete it, or name another folder.") from None
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise RunError(f"The folder '{folder}' holds a run, not a bench; name another folder.")
+    return {"commands": [], "cells": {}} | content
+
+
 def read_results(folder: Path) -> list[CellResult]:
-    """The results of all cells in a bench's folder; of a cell that failed and then succeeded, the success."""
+    """The results of all cells in a bench's folder; of a cell that failed and then succeeded, the success.
+
+    Results of cells that a later command has replaced, since it has other rows or settings for them, are left out.
+    """
     results: dict[str, CellResult] = {}
     for kind in (FAILED, CELLS):
         for path in sorted((folder / kind).glob(f"*/{RESULT}")):
-            results[path.parent.name] = CellResult.model_validate_json(path.read_bytes())
-    return list(results.values())
+            try:
+                results[path.parent.name] = CellResult.model_validate_json(path.read_bytes())
+            except ValidationError:
+                raise RunError(f"The result '{path}' is damaged; delete its folder, and the cell runs again.") from None
+    current = read_run(folder)["cells"]  # the key of the cell in a slot
+    return [result for result in results.values() if current.get(result.spec.slot, result.key) == result.key]
+
+
+def check_folder(folder: Path, data_sets: Sequence[DataSet]) -> None:
+    """Raise an error where the folder is no bench's, or is one with other rows under the same names."""
+    read_run(folder)
+    keys = {result.spec.data: result.spec.data_key for result in read_results(folder)}
+    for data_set in data_sets:
+        if keys.get(data_set.name, data_set.key) != data_set.key:
+            raise RunError(
+                f"The bench in '{folder}' has other rows of '{data_set.name}': other files, another seed, or another "
+                "number of test or unlabelled rows; name another folder, or give the data another name: "
+                "--data NAME=FILE."
+            )
+
+
+def current_cells(cells: Sequence[Cell], content: dict[str, Any]) -> dict[str, str]:
+    """The key of the cell in every slot, after a command with these cells."""
+    keys: dict[str, str] = content["cells"] | {cell.spec.slot: cell.key for cell in cells}
+    return keys
 
 
 def score(labels: NDArray[np.int64], predicted: NDArray[np.int64], count: int) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from clozify.bench.cell import BROKEN, DONE, ENCODERS, STOPPED, CellJob
 from clozify.bench.draws import write_data_set, write_draw
 from clozify.bench.environments import Environment, choose_environment, is_ready, make_environment
 from clozify.bench.plan import BenchOptions, BenchPlan, Cell, make_plan
-from clozify.bench.results import CELLS, read_results
+from clozify.bench.results import CELLS, KIND, RUN, check_folder, current_cells, read_results, read_run
 from clozify.bench.summary import Summary, summarize
 from clozify.bench.write import write_bench
 from clozify.config.recipe import load_recipe
@@ -36,7 +35,6 @@ from clozify.runs.plan import Plan, empty_rows
 from clozify.runs.worker import Worker
 from clozify.utils.libraries import quiet_transformers
 
-RUN, KIND = "run.json", "bench"
 PAGE_SECONDS = 30.0  # the page is written no more often while cells run
 
 
@@ -62,13 +60,21 @@ def run_bench(options: BenchOptions) -> BenchResult:
             remaining = [cell for cell in plan.cells if not folder.has_job(CELLS, cell.key, options.log)]
             count = f"{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}"
             options.log(f"{count}, {len(plan.cells) - len(remaining)} done before")
+            for note in plan.notes:
+                options.log(f"note: {note}")
             for cell in remaining:
                 write_data_set(folder, cell.draw.data_set)
                 write_draw(folder, cell.draw)
             encoder_key = _write_encoder(folder, plan, remaining)
             deadline = None if options.hours is None else time.time() + 3600 * options.hours
             jobs = [_job(cell, options, environments[cell.rival.NAME], encoder_key, deadline) for cell in remaining]
-            outcomes = _run_jobs(jobs, executor, _worker(plan, folder, device))
+            try:
+                outcomes = _run_jobs(jobs, executor, _worker(plan, folder, device))
+            except KeyboardInterrupt:
+                _write_page(folder.path)
+                done = sum(folder.has_job(CELLS, cell.key) for cell in plan.cells)
+                options.log(f"interrupted: {done} of {count} are done; the same command runs the others")
+                raise
             summary, files = _write_page(folder.path)
     return BenchResult(
         summary=summary,
@@ -107,19 +113,11 @@ def _environments(plan: BenchPlan) -> dict[str, Environment]:
 
 def _start_folder(folder: RunFolder, plan: BenchPlan) -> None:
     """Check that the folder is a bench's, with the same rows under the same names; writes `run.json`."""
-    path = folder.path / RUN
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"kind": KIND, "commands": []}
-    if content.get("kind") != KIND:
-        raise RunError(f"The folder '{folder.path}' holds a run, not a bench; name another folder.")
-    keys = {result.spec.data: result.spec.data_key for result in read_results(folder.path)}
-    for data_set in plan.data_sets:
-        if keys.get(data_set.name, data_set.key) != data_set.key:
-            raise RunError(
-                f"The bench in '{folder.path}' has other rows of '{data_set.name}': other files, test rows or seed; "
-                "name another folder, or give the data another name: --data NAME=FILE."
-            )
+    check_folder(folder.path, plan.data_sets)
+    content = read_run(folder.path)
     command = shlex.join(["clozify", *sys.argv[1:]]) if sys.argv[1:2] == [KIND] else "clozify.bench.run.run_bench(...)"
     content["commands"] = list(dict.fromkeys([*content["commands"], command]))
+    content["cells"] = current_cells(plan.cells, content)
     folder.write_json(RUN, content | {"clozify": __version__})
 
 
@@ -143,6 +141,7 @@ def _job(
         name=cell.name,
         draw_key=cell.draw.key,
         labeled_rows=len(cell.draw.labeled),
+        notes=cell.draw.notes,
         unlabeled_rows=0 if cell.draw.unlabeled is None else len(cell.draw.unlabeled),
         environment=environment,
         encoder_key=encoder_key if cell.rival.ENCODER == "folder" else None,
@@ -188,6 +187,5 @@ def _run_jobs(jobs: Sequence[CellJob], executor: Executor, worker: Worker) -> Co
 
 
 def _write_page(folder: Path) -> tuple[Summary, list[Path]]:
-    commands = json.loads((folder / RUN).read_text(encoding="utf-8"))["commands"]
-    summary = summarize(read_results(folder), folder, commands)
+    summary = summarize(read_results(folder), folder, read_run(folder)["commands"])
     return summary, write_bench(summary, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,13 @@ class Estimate:
     low: float | None
     high: float | None
     draws: int
+    deviation: float | None = None  # the standard deviation, with n - 1 degrees of freedom
 
-    def clipped(self) -> Estimate:
-        """The same with an interval within 0 and 1, for fractions."""
+    def clipped(self, lowest: float = 0.0) -> Estimate:
+        """The same with an interval within `lowest` and 1: 0 for fractions, -1 for their differences."""
         if self.low is None or self.high is None:
             return self
-        return Estimate(self.mean, max(0.0, self.low), min(1.0, self.high), self.draws)
+        return replace(self, low=max(lowest, self.low), high=min(1.0, self.high))
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,15 @@ def estimate(values: Sequence[float]) -> Estimate:
     mean, count = float(np.mean(values)), len(values)
     if count < 2:
         return Estimate(mean, None, None, count)
-    margin = float(t.ppf((1 + LEVEL) / 2, count - 1) * np.std(values, ddof=1) / np.sqrt(count))
-    return Estimate(mean, mean - margin, mean + margin, count)
+    deviation = float(np.std(values, ddof=1))
+    margin = float(t.ppf((1 + LEVEL) / 2, count - 1)) * deviation / count**0.5
+    return Estimate(mean, mean - margin, mean + margin, count, deviation)
 
 
 def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Estimate | None:
     """The mean of the differences on the draws that both have; None without any."""
     draws = sorted(values.keys() & reference.keys())
-    return estimate([values[draw] - reference[draw] for draw in draws]) if draws else None
+    return estimate([values[draw] - reference[draw] for draw in draws]).clipped(-1.0) if draws else None
 
 
 def ranks(accuracies: NDArray[np.float64]) -> list[Rank]:

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from clozify.bench.draws import DATA, DATA_SET
-from clozify.bench.plan import CellSpec
 from clozify.bench.results import FAILED, LOG, CellResult
 from clozify.bench.rivals import RIVALS
 from clozify.bench.statistics import Estimate, Rank, estimate, frontier, paired_difference, ranks
+from clozify.bench.variants import Variant, variant_names
 
 REFERENCES = ("pet", "ipet", "supervised")  # what others are compared with: the first of these that was run
 LOG_LINES = 12  # of a failed cell
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A method with a model and settings: a column of the tables."""
-
-    method: str
-    model: str
-    recipe: str
-    settings: tuple[str, ...]
-    max_length: int
-    options: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, spec: CellSpec) -> Variant:
-        """The variant of a cell."""
-        return cls(spec.method, spec.model, spec.recipe, spec.settings, spec.max_length, spec.options)
 
 
 @dataclass(frozen=True)
@@ -43,6 +26,34 @@ class Block:
 
     data: str
     per_label: int
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """The rows of a block's draws."""
+
+    block: Block
+    labeled: int
+    unlabeled: int  # of methods that use them
+    draws: int
+    notes: list[str]
+
+    @property
+    def text(self) -> str:
+        """The rows of a draw, and what is unusual about them, in sentences."""
+        each = f"{self.labeled:,} labelled and {self.unlabeled:,} unlabelled rows"
+        each += "." if self.draws == 1 else f" in each of {self.draws} draws."
+        return " ".join([each, *self.notes])
+
+
+@dataclass(frozen=True)
+class DrawResult:
+    """A method on one draw."""
+
+    draw: int
+    seed: int
+    accuracy: float
+    macro_f1: float
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,17 @@ class Entry:
     gpu_bytes: float | None
     size_bytes: float | None
     failures: int
+    results: list[DrawResult]
+    common_accuracy: float | None  # the mean over the draws that all methods of the block have; ranks are by it
+    missing_draws: int = 0  # draws of the block for which it has no result
     is_best: bool = False
+
+    @property
+    def draws_note(self) -> str:
+        """`1 of 3 draws`, where it lacks the results of some; else empty."""
+        if self.accuracy is None or not self.missing_draws:
+            return ""
+        return f"{self.accuracy.draws} of {self.accuracy.draws + self.missing_draws} draws"
 
 
 @dataclass(frozen=True)
@@ -84,7 +105,7 @@ class MethodNote:
     model: str
     recipe: str
     max_length: int
-    unlabeled: bool
+    unlabeled: str  # whether it used unlabelled rows
     versions: dict[str, str]
 
 
@@ -101,10 +122,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class MethodPoint:
-    """A method over all blocks in which every method has a result."""
+    """A method over all blocks in which all methods have results of the same draws."""
 
     name: str
-    accuracy: float  # mean
+    accuracy: float  # mean, of these draws
     training_seconds: float  # geometric mean
     rows_per_second: float  # geometric mean
     rank: Rank
@@ -119,6 +140,7 @@ class Summary:
     names: list[str]  # of the methods that were run, in the order of the columns
     reference: str  # whose accuracy is subtracted from the others'
     blocks: list[Block]
+    rows: list[BlockRows]  # of each block
     entries: list[Entry]
     points: list[MethodPoint]  # empty where no block is complete
     complete_blocks: int
@@ -164,15 +186,14 @@ def summarize(results: Sequence[CellResult], folder: Path, commands: Sequence[st
         for name in data_names
         for size in sorted({result.spec.per_label for result in cells if result.spec.data == name})
     ]
-    methods = {variant.method for variant in variants}
-    reference_method = next((name for name in REFERENCES if name in methods), variants[0].method if variants else "")
-    reference = next((name for variant, name in names.items() if variant.method == reference_method), "")
+    reference = _reference(cells, names)
     entries = [entry for block in blocks for entry in _entries(cells, block, names, reference)]
     points, complete = _points(entries, blocks, list(names.values()))
     return Summary(
         names=list(names.values()),
         reference=reference,
         blocks=blocks,
+        rows=[_block_rows(cells, block) for block in blocks],
         entries=entries,
         points=points,
         complete_blocks=complete,
@@ -186,63 +207,89 @@ def summarize(results: Sequence[CellResult], folder: Path, commands: Sequence[st
     )
 
 
-def variant_names(variants: Sequence[Variant]) -> list[str]:
-    """The methods' titles; where a method has several variants, with what tells them apart."""
-    names = []
-    for variant in variants:
-        siblings = [other for other in variants if other.method == variant.method]
-        parts = []
-        if len({other.model for other in siblings}) > 1:
-            parts.append(variant.model.rstrip("/").rpartition("/")[2])
-        if len({(other.recipe, other.settings) for other in siblings}) > 1:
-            parts += [variant.recipe, *variant.settings]
-        if len({other.max_length for other in siblings}) > 1:
-            parts.append(f"{variant.max_length} tokens")
-        if len({other.options for other in siblings}) > 1:
-            parts += [value.rstrip("/").rpartition("/")[2] for _, value in variant.options]
-        title = RIVALS[variant.method].TITLE
-        names.append(f"{title} ({', '.join(dict.fromkeys(filter(None, parts)))})" if parts else title)
-    return names
+def _reference(results: Sequence[CellResult], names: dict[Variant, str]) -> str:
+    """The method that others are compared with: the first of `REFERENCES` with a result, else the first with one."""
+    done = {Variant.of(result.spec) for result in results if result.accuracy is not None}
+    with_results = [variant for variant in names if variant in done]
+    methods = {variant.method for variant in with_results}
+    method = next((name for name in REFERENCES if name in methods), None)
+    return next((names[variant] for variant in with_results if method in (None, variant.method)), "")
+
+
+def _in_block(results: Sequence[CellResult], block: Block) -> list[CellResult]:
+    return [result for result in results if (result.spec.data, result.spec.per_label) == (block.data, block.per_label)]
+
+
+def _block_rows(results: Sequence[CellResult], block: Block) -> BlockRows:
+    """The rows of a block's draws."""
+    cells = _in_block(results, block)
+    return BlockRows(
+        block=block,
+        labeled=max(cell.labeled_rows for cell in cells),
+        unlabeled=max(cell.unlabeled_rows for cell in cells),
+        draws=len({cell.spec.draw for cell in cells}),
+        notes=list(dict.fromkeys(note for cell in cells for note in cell.notes)),
+    )
 
 
 def _entries(results: Sequence[CellResult], block: Block, names: dict[Variant, str], reference: str) -> list[Entry]:
     """The entries of a block."""
     cells: dict[str, list[CellResult]] = {}
-    for result in results:
-        if (result.spec.data, result.spec.per_label) == (block.data, block.per_label):
-            cells.setdefault(names[Variant.of(result.spec)], []).append(result)
+    for result in _in_block(results, block):
+        cells.setdefault(names[Variant.of(result.spec)], []).append(result)
     accuracies = {
         name: {cell.spec.draw: cell.accuracy for cell in of_method if cell.accuracy is not None}
         for name, of_method in cells.items()
     }
-    means = {name: float(np.mean(list(values.values()))) for name, values in accuracies.items() if values}
+    draws = {cell.spec.draw for of_method in cells.values() for cell in of_method}
+    with_results = [set(of_method) for of_method in accuracies.values() if of_method]
+    common = sorted(set.intersection(*with_results)) if with_results else []
+    means = {
+        name: float(np.mean([of_method[draw] for draw in common]))
+        for name, of_method in accuracies.items()
+        if of_method and common
+    }
     best = max(means.values(), default=None)
-    entries = []
-    for name in names.values():
-        if name not in cells:
-            continue
-        done = [cell for cell in cells[name] if cell.measured is not None]
-        measured = [cell.measured for cell in done if cell.measured is not None]
-        difference = None if name == reference else paired_difference(accuracies[name], accuracies.get(reference, {}))
-        gpu = [one.gpu_bytes for one in measured if one.gpu_bytes is not None]
-        entries.append(
-            Entry(
-                name=name,
-                method=cells[name][0].spec.method,
-                block=block,
-                accuracy=_estimate([cell.accuracy for cell in done]),
-                macro_f1=_estimate([cell.macro_f1 for cell in done]),
-                difference=difference,
-                training_seconds=_mean([one.training_seconds for one in measured]),
-                rows_per_second=_mean([cell.rows_per_second or 0.0 for cell in done]),
-                memory_bytes=_mean([one.memory_bytes for one in measured]),
-                gpu_bytes=_mean(gpu),
-                size_bytes=_mean([one.size_bytes for one in measured]),
-                failures=len(cells[name]) - len(done),
-                is_best=name in means and means[name] == best,
-            )
+    return [
+        replace(
+            _entry(name, block, cells[name]),
+            difference=None
+            if name == reference
+            else paired_difference(accuracies[name], accuracies.get(reference, {})),
+            common_accuracy=means.get(name),
+            missing_draws=len(draws) - len(accuracies[name]),
+            is_best=name in means and means[name] == best,
         )
-    return entries
+        for name in names.values()
+        if name in cells
+    ]
+
+
+def _entry(name: str, block: Block, cells: Sequence[CellResult]) -> Entry:
+    """The entry of a method in a block, without what follows from other methods."""
+    done = sorted((cell for cell in cells if cell.measured is not None), key=lambda cell: cell.spec.draw)
+    measured = [cell.measured for cell in done if cell.measured is not None]
+    gpu = [one.gpu_bytes for one in measured if one.gpu_bytes is not None]
+    return Entry(
+        name=name,
+        method=cells[0].spec.method,
+        block=block,
+        accuracy=_estimate([cell.accuracy for cell in done]),
+        macro_f1=_estimate([cell.macro_f1 for cell in done]),
+        difference=None,
+        training_seconds=_mean([one.training_seconds for one in measured]),
+        rows_per_second=_mean([cell.rows_per_second or 0.0 for cell in done]),
+        memory_bytes=_mean([one.memory_bytes for one in measured]),
+        gpu_bytes=_mean(gpu),
+        size_bytes=_mean([one.size_bytes for one in measured]),
+        failures=len(cells) - len(done),
+        results=[
+            DrawResult(cell.spec.draw, cell.spec.seed, cell.accuracy, cell.macro_f1)
+            for cell in done
+            if cell.accuracy is not None and cell.macro_f1 is not None
+        ],
+        common_accuracy=None,
+    )
 
 
 def _estimate(values: Sequence[float | None]) -> Estimate | None:
@@ -255,27 +302,22 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _points(entries: Sequence[Entry], blocks: Sequence[Block], names: Sequence[str]) -> tuple[list[MethodPoint], int]:
-    """The methods over all blocks in which every method has a result, and the number of these blocks.
+    """The methods over all blocks in which all have results of the same draws, and the number of these blocks.
 
     A method without any result is left out, so that it does not empty the table.
     """
-    index = {(entry.block, entry.name): entry for entry in entries if entry.accuracy is not None}
+    index = {(entry.block, entry.name): entry for entry in entries if entry.common_accuracy is not None}
     names = [name for name in names if any((block, name) in index for block in blocks)]
     complete = [block for block in blocks if all((block, name) in index for name in names)]
     if not complete or len(names) < 2:
         return [], len(complete)
-    accuracies = np.array([[_accuracy(index[block, name]) for name in names] for block in complete])
+    accuracies = np.array([[index[block, name].common_accuracy for name in names] for block in complete], dtype=float)
     seconds = _geometric([[index[block, name].training_seconds for name in names] for block in complete])
     speeds = _geometric([[index[block, name].rows_per_second for name in names] for block in complete])
     means = accuracies.mean(axis=0).tolist()
     fast_training, fast_prediction = frontier(seconds, means), frontier([-speed for speed in speeds], means)
     lines = zip(names, means, seconds, speeds, ranks(accuracies), fast_training, fast_prediction, strict=True)
     return [MethodPoint(*line) for line in lines], len(complete)
-
-
-def _accuracy(entry: Entry) -> float:
-    assert entry.accuracy is not None
-    return entry.accuracy.mean
 
 
 def _geometric(values: Sequence[Sequence[float | None]]) -> list[float]:
@@ -289,7 +331,7 @@ def _data_set_note(results: Sequence[CellResult], name: str, folder: Path) -> Da
     one = next(result for result in results if result.spec.data == name)
     path = folder / DATA / one.spec.data_key / DATA_SET
     content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    source = "held out from the labelled rows" if content.get("held_out") else str(content.get("test_source", ""))
+    source = "Held out from the labelled rows." if content.get("held_out") else str(content.get("test_source", ""))
     return DataSetNote(name, one.labels, one.test_rows, source, list(content.get("notes", [])))
 
 
@@ -302,7 +344,9 @@ def _method_note(results: Sequence[CellResult], variant: Variant, name: str) -> 
         f"{option} {value}" for option, value in variant.options if option.partition("-")[0] != "setfit"
     )
     settings = "; ".join(filter(None, [cells[0].settings, *variant.settings, options]))
-    uses = RIVALS[variant.method].UNLABELED
+    uses = "not used"
+    if RIVALS[variant.method].UNLABELED:
+        uses = "used" if any(cell.unlabeled_rows for cell in cells) else "there were none"
     return MethodNote(name, settings, variant.model, variant.recipe, variant.max_length, uses, versions)
 
 

@@ -57,8 +57,8 @@ def bench_command(
     methods: Annotated[
         str,
         typer.Option(
-            help="With commas: tfidf, embeddings, zero-shot, nli, supervised, finetune, frozen, pet, ipet, setfit, "
-            "model2vec, fastfit, llm."
+            help="With commas: tfidf, embeddings, zero-shot, nli, supervised, finetune, frozen, pet, pet-static, ipet, "
+            "setfit, model2vec, fastfit, llm."
         ),
     ] = "tfidf,embeddings,supervised,pet",
     model: Annotated[
@@ -67,7 +67,10 @@ def bench_command(
     recipe: RecipeOption = "auto",
     settings: SetOption = None,
     max_length: Annotated[
-        int | None, typer.Option(min=8, help="Tokens of a row, for all methods; default: 64 on a CPU, 256 on a GPU.")
+        int | None,
+        typer.Option(
+            min=8, help="Tokens of a row, for methods with the bench's encoder; default: 64 on a CPU, 256 on a GPU."
+        ),
     ] = None,
     test_rows: Annotated[
         int | None, typer.Option(min=1, help="Measure on this many test rows, drawn at random.")
@@ -154,6 +157,8 @@ def bench_command(
         print_json(to_json(result.summary) | counts | {"files": [str(file) for file in result.files]})
     else:
         show_bench(Console(), result)
+    if result.failed and not result.done + result.reused:
+        raise typer.Exit(1)  # every cell failed
 
 
 def split(text: str | None) -> list[str]:

@@ -211,7 +211,7 @@ def _default_name(source: str) -> str:
         return re.split(r"[/:@]", source.partition("@")[0])[-1]
     path = Path(source).resolve()
     stem = path.name.split(".")[0]
-    return path.parent.name if GENERIC_NAME.match(stem) and path.parent.name else stem
+    return path.parent.name if GENERIC_NAME.fullmatch(stem) and path.parent.name else stem
 
 
 def _render(entries: Mapping[str, Any], kind: str, source: str) -> str:

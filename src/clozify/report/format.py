@@ -21,9 +21,12 @@ def duration(seconds: float | None) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """`40 minutes` or `3.5 hours`: an estimate."""
+    """`1 second`, `40 seconds`, `40 minutes` or `3.5 hours`: an estimate."""
     minutes = seconds / 60
-    return f"{minutes / 60:,.1f} hours" if minutes > 90 else f"{minutes:,.0f} minutes"
+    if minutes > 90:
+        return f"{minutes / 60:,.1f} hours"
+    number, unit = (max(1, round(seconds)), "second") if seconds < 90 else (round(minutes), "minute")
+    return f"{number} {unit}{'s' * (number != 1)}"
 
 
 def shorten(text: str) -> str:

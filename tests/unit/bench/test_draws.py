@@ -20,6 +20,7 @@ from clozify.bench.draws import (
 from clozify.config.task import load_task
 from clozify.data.in_memory import make_rows
 from clozify.errors import DataError, TaskError
+from clozify.reproduce.datasets import concat_rows
 from clozify.runs.folder import RunFolder
 
 TASK = {"name": "t", "fields": ["text"], "patterns": ["{mask}: {text}"], "labels": {"a": "yes", "b": "no"}}
@@ -101,6 +102,42 @@ def test_a_label_without_labelled_rows_is_an_error():
         make_data_set(BenchData("d", load_task(TASK), lacking, rows(9, 100), None), DrawOptions())
 
 
+def test_an_error_says_that_all_rows_of_a_label_are_test_rows():
+    columns = {"text": [*(f"row {number}" for number in range(9)), *["same"] * 6], "label": [*"a" * 9, *"b" * 6]}
+    pool = make_rows(columns, load_task(TASK), "rows")
+    with pytest.raises(DataError, match="label 'b': all of them have the text of a test row"):
+        make_data_set(BenchData("d", load_task(TASK), pool, None, None), DrawOptions())
+
+
+def test_rows_with_the_text_of_a_held_out_row_are_counted():
+    doubled = BenchData("d", load_task(TASK), concat_rows([rows(), rows()], load_task(TASK), "twice"), None, None)
+    data_set = make_data_set(doubled, DrawOptions())
+    left_out = 120 - 36 - len(data_set.data.pool)
+    assert left_out
+    assert data_set.notes[-1] == f"{left_out} other rows have the text of one of these and were left out."
+
+
+def test_a_label_without_test_rows_is_noted():
+    test = rows(20, 100).select(np.flatnonzero(rows(20, 100).labels == 0))
+    assert "No test row has the label 'b'" in make_data_set(data(test), DrawOptions()).notes[-1]
+
+
+def test_fewer_rows_than_asked_for_are_noted():
+    data_set = make_data_set(data(rows(9, 100)), DrawOptions())  # 40 rows of a, 20 of b
+    assert not make_draw(data_set, 20, 0).notes
+    assert make_draw(data_set, 30, 0).notes == ("There are fewer labelled rows of 'b' 20.",)
+    assert make_draw(data_set, 50, 0).notes == (
+        "There are fewer labelled rows of 'a' 40, 'b' 20.",
+        "All labelled rows are used, so the draws differ in their seed only.",
+        "There are no unlabelled rows.",
+    )
+
+
+def test_another_seed_or_number_of_unlabelled_rows_gives_another_key():
+    choices = DrawOptions(), DrawOptions(seed=1), DrawOptions(unlabeled_rows=7)
+    assert len({make_data_set(data(rows(9, 100)), options).key for options in choices}) == 3
+
+
 def test_options_for_data_sets_are_in_the_same_order():
     sources = pair_sources(["a.csv", "My data=b.csv"], ["-", "b.toml"], [], ["u.csv", "-"])
     assert sources == [
@@ -109,6 +146,15 @@ def test_options_for_data_sets_are_in_the_same_order():
     ]
     with pytest.raises(DataError, match="2 --data and 1 --test"):
         pair_sources(["a.csv", "b.csv"], [], ["t.csv"], [])
+
+
+def test_a_name_may_have_any_characters_before_a_file_that_exists(tmp_path):
+    (tmp_path / "b.csv").write_text("label,text\na,one\n")
+    named = pair_sources([f"R & D={tmp_path}/b.csv", "R & D=missing.csv"], [], [], [])
+    assert [(source.name, source.data) for source in named] == [
+        ("R & D", f"{tmp_path}/b.csv"),
+        (None, "R & D=missing.csv"),
+    ]
 
 
 def test_rules_and_teachers_are_left_out_of_the_task():

@@ -54,3 +54,8 @@ def test_the_frontier_holds_what_no_other_point_beats():
         for a, b in zip(costs, gains, strict=True)
     ]
     assert frontier(costs, gains) == naive == [True, False, True, True, False]
+
+
+def test_the_interval_of_a_difference_stays_within_possible_values():
+    difference = paired_difference({0: 0.1, 1: 0.9}, {0: 0.9, 1: 0.8})
+    assert (difference.low, difference.high) == (-1.0, 1.0)

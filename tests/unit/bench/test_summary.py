@@ -1,15 +1,16 @@
 """Tables and pages of results that were made up."""
 
 import json
+import statistics
 
 import pytest
 
-from clozify.bench import charts
 from clozify.bench.published import published_tables
 from clozify.bench.render import markdown
-from clozify.bench.results import read_results
+from clozify.bench.results import read_results, read_run
 from clozify.bench.summary import Block, summarize
 from clozify.bench.write import write_bench
+from clozify.errors import RunError
 from tests.unit.bench.made import grid, result, spec, write
 
 
@@ -77,6 +78,70 @@ def test_a_success_replaces_an_earlier_failure(tmp_path):
     assert [one.accuracy for one in read_results(tmp_path)] == [0.5]
 
 
+def test_cells_that_a_later_command_replaced_are_not_counted_as_further_draws(tmp_path):
+    cells = [spec(draw=draw) for draw in (0, 1)]
+    old = [result(cell, 0.5, key=f"old-{cell.draw}") for cell in cells]
+    new = [result(cell, 0.7, key=f"new-{cell.draw}") for cell in cells]
+    failed = result(spec(draw=1, method="tfidf"), None, key="old-tfidf")
+    write(tmp_path, [*old, *new, failed])
+    current = {cell.slot: f"new-{cell.draw}" for cell in cells} | {failed.spec.slot: "new-tfidf"}
+    (tmp_path / "run.json").write_text(json.dumps({"kind": "bench", "commands": [], "cells": current}))
+    summary = summarize(read_results(tmp_path), tmp_path, [])
+    assert summary.entry(Block("sample", 8), "PET").accuracy.draws == 2
+    assert summary.entry(Block("sample", 8), "PET").accuracy.mean == pytest.approx(0.7)
+    assert not summary.failures
+
+
+def test_methods_are_ranked_on_the_draws_that_all_of_them_have(tmp_path):
+    accuracies = {"pet": [0.6, 0.8], "tfidf": [0.7, None], "fastfit": [None, None]}
+    write(
+        tmp_path,
+        [
+            result(spec(method=method, draw=draw), value)
+            for method, values in accuracies.items()
+            for draw, value in enumerate(values)
+        ],
+    )
+    summary = summarize(read_results(tmp_path), tmp_path, [])
+    pet, tfidf = (summary.entry(Block("sample", 8), name) for name in ("PET", "TF-IDF"))
+    assert (pet.accuracy.mean, pet.common_accuracy) == (pytest.approx(0.7), pytest.approx(0.6))
+    assert (pet.is_best, tfidf.is_best) == (False, True)
+    assert (pet.draws_note, tfidf.draws_note) == ("", "1 of 2 draws")
+    assert {point.name: point.rank.mean for point in summary.points} == {"TF-IDF": 1.0, "PET": 2.0}
+    assert "1 of 2 draws" in markdown(summary)
+
+
+def test_a_method_without_results_is_no_reference(tmp_path):
+    write(tmp_path, [result(spec(method="pet"), None), result(spec(method="supervised")), result(spec(method="tfidf"))])
+    assert summarize(read_results(tmp_path), tmp_path, []).reference == "supervised"
+
+
+def test_the_json_has_every_draw_and_the_deviation(made):
+    content = json.loads(write_bench(*made)[2].read_text())
+    entry = next(entry for entry in content["entries"] if (entry["name"], entry["block"]["data"]) == ("PET", "agnews"))
+    accuracies = [one["accuracy"] for one in entry["results"]]
+    assert len(accuracies) == 3
+    assert entry["accuracy"]["deviation"] == pytest.approx(statistics.stdev(accuracies))
+    assert content["rows"][0]["unlabeled"] == 600
+
+
+def test_methods_say_whether_there_were_unlabelled_rows(tmp_path):
+    cells = [result(spec(method=method), unlabeled_rows=0) for method in ("pet", "tfidf")]
+    write(tmp_path, cells)
+    summary = summarize(read_results(tmp_path), tmp_path, [])
+    assert [method.unlabeled for method in summary.methods] == ["not used", "there were none"]
+
+
+def test_damaged_files_end_in_a_sentence(tmp_path):
+    write(tmp_path, [result(spec(), key="k")])
+    (tmp_path / "cells" / "k" / "result.json").write_text("{")
+    with pytest.raises(RunError, match="is damaged"):
+        read_results(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunError, match=r"run\.json' is damaged"):
+        read_run(tmp_path)
+
+
 def test_published_figures_have_sources_and_as_many_values_as_columns():
     tables = published_tables()
     assert tables
@@ -89,14 +154,3 @@ def test_published_figures_are_apart_from_measured_ones(made):
     measured, _, published = markdown(made[0]).partition("## Published figures")
     assert "T-Few" not in measured
     assert "T-Few" in published
-
-
-def test_every_method_has_a_marker_and_a_colour_of_its_own():
-    marks = {charts.marker(index, 0, 0) for index in range(13)}
-    assert len(marks) == 13
-
-
-def test_labels_of_points_close_together_do_not_overlap():
-    points = [charts.Series(f"method {n}", n, (charts.Point(10.0, 0.5 + n / 1000),)) for n in range(6)]
-    drawn = str(charts.scatter(points, "Training", "seconds"))
-    assert drawn.count("method ") == 12  # the labels and the text alternative

@@ -20,6 +20,7 @@ REQUIREMENTS: tuple[str, ...] = ()
 PACKAGES: tuple[str, ...] = ("torch", "transformers", "scikit-learn", "clozify")
 ENCODER = "model"
 UNLABELED = False
+MAX_LENGTH = True
 NEEDS = ""
 BATCH_ROWS = 64
 

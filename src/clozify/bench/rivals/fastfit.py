@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NAME = "fastfit"
 TITLE = "FastFit"
 SETTINGS = "the README's: 40 epochs, batches of 32, 4 repeats, Adafactor, clf_loss_factor 0.1"
-VERSION = 1
+VERSION = 2
 REQUIREMENTS: tuple[str, ...] = (
     "fast-fit==1.2.1",
     "datasets==2.21.0",  # the last with load_metric, which it imports
@@ -33,7 +33,9 @@ REQUIREMENTS: tuple[str, ...] = (
 PACKAGES: tuple[str, ...] = ("fast-fit", "transformers", "torch")
 ENCODER = "folder"
 UNLABELED = False
+MAX_LENGTH = True
 NEEDS = ""
+LONGEST = 128  # tokens of a row, as in the README
 
 
 def load_libraries() -> None:
@@ -63,7 +65,7 @@ class FastFitModel:
         sys.modules["fastfit.train"].load_metric = lambda *_, **__: None  # type: ignore[attr-defined]
         labels = [f"{label:05}" for label in job.label_indices]  # the library sorts the names
         rows = Dataset.from_dict({"text": job.texts("labeled"), "label": labels})
-        work = Path(job.work)
+        work, length = Path(job.work), min(LONGEST, job.max_length)
         encoder = readable_encoder(job.encoder, work / "encoder")
         trainer = FastFitTrainer(
             model_name_or_path=encoder,
@@ -72,7 +74,7 @@ class FastFitModel:
             num_train_epochs=40,
             per_device_train_batch_size=32,
             per_device_eval_batch_size=64,
-            max_text_length=min(128, job.max_length),
+            max_text_length=length,
             dataloader_drop_last=False,
             num_repeats=4,
             optim="adafactor",
@@ -86,7 +88,7 @@ class FastFitModel:
         model = trainer.train()
         self.folder, self.test = work / "trained", job.texts("test")
         tokenizer = AutoTokenizer.from_pretrained(
-            encoder, model_max_length=job.max_length, model_input_names=["input_ids", "attention_mask"]
+            encoder, model_max_length=length, model_input_names=["input_ids", "attention_mask"]
         )
         type(model.config)._get_non_default_generation_parameters = lambda _: {}  # its configuration has no defaults
         model.save_pretrained(self.folder)

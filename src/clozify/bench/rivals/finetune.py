@@ -24,6 +24,7 @@ REQUIREMENTS: tuple[str, ...] = ()
 PACKAGES: tuple[str, ...] = ("transformers", "torch")
 ENCODER = "folder"
 UNLABELED = False
+MAX_LENGTH = True
 NEEDS = ""
 EPOCHS, LEARNING_RATE, WARM_UP, BATCH_ROWS, PREDICTED_ROWS = 20, 2e-5, 0.1, 16, 64
 

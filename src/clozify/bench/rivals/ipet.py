@@ -18,6 +18,7 @@ VERSION = 1
 REQUIREMENTS: tuple[str, ...] = ()
 ENCODER = "model"
 UNLABELED = True
+MAX_LENGTH = True
 NEEDS = ""
 
 

@@ -25,6 +25,7 @@ REQUIREMENTS: tuple[str, ...] = ()
 PACKAGES: tuple[str, ...] = ("openai", "clozify")
 ENCODER = "none"
 UNLABELED = False
+MAX_LENGTH = False
 NEEDS = "llm"
 
 

@@ -20,6 +20,7 @@ REQUIREMENTS: tuple[str, ...] = ("model2vec[distill,train,inference]==0.10.0",)
 PACKAGES: tuple[str, ...] = ("model2vec", "transformers", "torch", "scikit-learn")
 ENCODER = "folder"
 UNLABELED = False
+MAX_LENGTH = False
 NEEDS = ""
 
 

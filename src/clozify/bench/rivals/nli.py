@@ -20,6 +20,7 @@ REQUIREMENTS: tuple[str, ...] = ()
 PACKAGES: tuple[str, ...] = ("transformers", "torch", "clozify")
 ENCODER = "none"
 UNLABELED = False
+MAX_LENGTH = False
 NEEDS = "nli-model"
 CHUNK_ROWS = 256
 

@@ -26,6 +26,7 @@ REQUIREMENTS: tuple[str, ...] = ("setfit==1.2.0", "sentence-transformers==6.2.0"
 PACKAGES: tuple[str, ...] = ("setfit", "sentence-transformers", "transformers", "torch")
 ENCODER = "folder"
 UNLABELED = False
+MAX_LENGTH = True
 NEEDS = ""
 ITERATIONS = 20
 

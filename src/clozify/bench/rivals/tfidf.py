@@ -20,6 +20,7 @@ REQUIREMENTS: tuple[str, ...] = ()
 PACKAGES: tuple[str, ...] = ("scikit-learn",)
 ENCODER = "none"
 UNLABELED = False
+MAX_LENGTH = False
 NEEDS = ""
 TOKENS = r"\w+|[^\w\s]"  # words of one letter and single symbols, too
 

@@ -10,6 +10,8 @@ import json
 import os
 import platform
 import resource
+import shutil
+import signal
 import sys
 import threading
 import time
@@ -114,6 +116,10 @@ class Rival(Protocol):
         """Whether it uses unlabelled rows."""
 
     @property
+    def MAX_LENGTH(self) -> bool:  # noqa: N802
+        """Whether it reads as many tokens of a row as the bench says; else it has a length of its own, or none."""
+
+    @property
     def NEEDS(self) -> str:  # noqa: N802
         """The option of `clozify bench` that it cannot run without; empty where there is none."""
 
@@ -215,12 +221,17 @@ def run(job: Job) -> dict[str, Any]:
     }
 
 
-def exit_with_parent(parent: int) -> None:
-    """End this process when the one that started it has died, for the cell may be started again."""
+def exit_with_parent(parent: int, folder: Path) -> None:
+    """End this process when the one that started it has died, for the cell may be started again.
+
+    The cell's folder, which nobody else can remove then, is removed. Interrupts are left to the parent.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(PARENT_CHECK_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -228,8 +239,8 @@ def exit_with_parent(parent: int) -> None:
 
 def main(arguments: list[str]) -> None:
     """Run the job of a file; the second argument is the id of the process that started this one."""
-    exit_with_parent(int(arguments[1]))
     job = read_job(Path(arguments[0]))
+    exit_with_parent(int(arguments[1]), Path(arguments[0]).parent)
     result = run(job)
     (Path(job.output) / "measured.json").write_text(json.dumps(result), encoding="utf-8")
 

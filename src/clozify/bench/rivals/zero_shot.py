@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 NAME = "zero-shot"
 TITLE = "zero-shot"
-SETTINGS = "the patterns without training, calibrated on the unlabelled rows; the labelled rows are not used"
+SETTINGS = "the patterns without training, calibrated where there are enough unlabelled rows; no labelled rows"
 VERSION = 1
 REQUIREMENTS: tuple[str, ...] = ()
 ENCODER = "model"
 UNLABELED = True
+MAX_LENGTH = True
 NEEDS = ""
 
 

@@ -94,7 +94,7 @@ def test_a_plan_takes_times_of_cells_with_the_same_settings_only(data):
     path.rename(path.with_suffix(".old"))  # the cell is missing, and an earlier one of another size takes its time
     other = path.parent.with_name("other")
     other.mkdir()
-    for changes, basis in (({"draw": 5}, "earlier cells"), ({"draw": 5, "per_label": 16}, "timed steps")):
+    for changes, basis in (({"draw": 5}, "earlier cells"), ({"draw": 5, "per_label": 16}, "its start alone")):
         (other / "result.json").write_text(json.dumps(content | {"key": "other", "spec": content["spec"] | changes}))
         assert plan_cost(options_of_cells).methods[0].basis == basis
 

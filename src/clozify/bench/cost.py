@@ -80,7 +80,7 @@ def plan_cost(options: BenchOptions) -> BenchCost:
         cells = [cell for cell in remaining if cell.rival is rival]
         if cells:
             times = [estimates.cell(cell) for cell in cells]
-            basis = "earlier cells" if all(is_measured for _, is_measured in times) else "timed steps"
+            basis = " and ".join(dict.fromkeys(basis for _, basis in times))
             lines.append(MethodCost(rival.TITLE, len(cells), sum(seconds for seconds, _ in times), basis))
     at_once = devices.count * devices.at_once
     notes = [
@@ -111,8 +111,8 @@ class _Estimates:
         self.plan, self.earlier = plan, earlier
         self._timings: dict[str, Timing] = {}
 
-    def cell(self, cell: Cell) -> tuple[float, bool]:
-        """The seconds of a cell, and whether they are from earlier cells."""
+    def cell(self, cell: Cell) -> tuple[float, str]:
+        """The seconds of a cell, and what they are from."""
         spec = cell.spec
         measured = [
             result.seconds
@@ -120,10 +120,10 @@ class _Estimates:
             if replace(result.spec, draw=spec.draw, seed=spec.seed) == spec and result.device == self.plan.device
         ]
         if measured:
-            return float(np.mean(measured)), True
+            return float(np.mean(measured)), "earlier cells"
         if cell.rival.ENCODER == "none":
-            return START_SECONDS, False
-        return START_SECONDS + self._seconds(cell), False
+            return START_SECONDS, "its start alone"
+        return START_SECONDS + self._seconds(cell), "timed steps"
 
     def _seconds(self, cell: Cell) -> float:
         draw, name = cell.draw, cell.rival.NAME

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NAME = "frozen"
 TITLE = "PET, frozen"
 SETTINGS = "the bench's recipe; only the labels' vectors are fitted"
-VERSION = 1
+VERSION = 2
 REQUIREMENTS: tuple[str, ...] = ()
 ENCODER = "model"
 UNLABELED = True

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NAME = "ipet"
 TITLE = "iPET"
 SETTINGS = "the bench's recipe; the models label rows for each other before the classifier is trained"
-VERSION = 1
+VERSION = 2
 REQUIREMENTS: tuple[str, ...] = ()
 ENCODER = "model"
 UNLABELED = True

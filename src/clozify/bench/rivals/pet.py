@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NAME = "pet"
 TITLE = "PET"
 SETTINGS = "the bench's recipe; unlabelled rows train the classifier"
-VERSION = 1
+VERSION = 2
 REQUIREMENTS: tuple[str, ...] = ()
 ENCODER = "model"
 UNLABELED = True

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NAME = "pet-static"
 TITLE = "PET, static student"
 SETTINGS = "the bench's recipe; PET's classifier labels all unlabelled rows, which train the static classifier"
-VERSION = 1
+VERSION = 2
 REQUIREMENTS: tuple[str, ...] = ()
 ENCODER = "model"
 UNLABELED = True

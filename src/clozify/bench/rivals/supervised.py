@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NAME = "supervised"
 TITLE = "supervised"
 SETTINGS = "the bench's recipe: a classification head on the encoder, both trained"
-VERSION = 1
+VERSION = 2
 REQUIREMENTS: tuple[str, ...] = ()
 ENCODER = "model"
 UNLABELED = False

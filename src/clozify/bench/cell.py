@@ -31,7 +31,7 @@ from clozify.utils.threads import usable_processors
 
 ENCODERS = "encoders"  # a kind of job in the bench's folder: the encoder as an ordinary folder
 POLL_SECONDS = 0.2
-DONE, BROKEN, STOPPED = "done", "failed", "stopped"  # the value of a cell's JobResult
+DONE, BROKEN, STOPPED = "done", "failed", "stopped"
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception|Failed|Exit)\b")
 WORKER = Path(rivals.__file__).with_name("worker.py")
 
@@ -42,6 +42,14 @@ class OutOfTime(Exception):  # noqa: N818
 
 class CellFailed(Exception):  # noqa: N818
     """The method's process failed, in a sentence."""
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """The value of a cell's `JobResult`."""
+
+    state: str  # DONE, BROKEN or STOPPED
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,14 +103,16 @@ class CellJob:
                     if not failure:
                         (path / PREDICTIONS).write_bytes((results / PREDICTIONS).read_bytes())
         except OutOfTime:
-            return JobResult("stopped: the time is over", STOPPED)
+            return JobResult("stopped: the time is over", CellOutcome(STOPPED))
         if failure:
-            return JobResult(f"failed: {failure}", BROKEN)
+            return JobResult(f"failed: {failure}", CellOutcome(BROKEN, result.seconds))
         folder.remove(f"{FAILED}/{self.key}")
         assert result.measured is not None
         assert result.accuracy is not None
         seconds = result.measured.training_seconds
-        return JobResult(f"accuracy {100 * result.accuracy:.1f}, trained in {seconds:,.1f} s", DONE)
+        return JobResult(
+            f"accuracy {100 * result.accuracy:.1f}, trained in {seconds:,.1f} s", CellOutcome(DONE, result.seconds)
+        )
 
     def _job(self, data: Path, draw: Path, encoder: Path | None, device: str, work: Path) -> Job:
         (work / "results").mkdir()

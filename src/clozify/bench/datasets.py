@@ -131,7 +131,13 @@ def _make_task(train: str, task_file: str | None, map_labels: Sequence[str]) -> 
     """The task of a file, or one that is made from the data, with the labels' names as words."""
     if task_file is not None:
         return load_task(task_file, labels_from=None if _names_labels(task_file) else train), []
-    made = init_task(train, labels=list(map_labels) or None)
+    try:
+        made = init_task(train, labels=list(map_labels) or None)
+    except DataError as error:
+        if "--label" not in str(error):
+            raise
+        hint = f"These are options of 'clozify init {train} --output task.toml', whose file --task takes."
+        raise DataError(f"{error} {hint}") from None
     if made.label_column is None:
         raise DataError(f"The data '{train}' has no label column; the bench needs labelled rows.")
     return made.task, ["The task was made from the data: the labels' names are their words.", *made.notes]

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from clozify import __version__
-from clozify.bench.cell import BROKEN, DONE, ENCODERS, STOPPED, CellJob
+from clozify.bench.cell import BROKEN, DONE, ENCODERS, STOPPED, CellJob, CellOutcome
 from clozify.bench.draws import write_data_set, write_draw
 from clozify.bench.environments import Environment, choose_environment, is_ready, make_environment
 from clozify.bench.plan import BenchOptions, BenchPlan, Cell, make_plan
@@ -27,6 +29,7 @@ from clozify.executors.base import Executor
 from clozify.executors.ray import RayExecutor
 from clozify.executors.select import choose_executor
 from clozify.models.language_model import load_model
+from clozify.report.format import rough_duration
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import model_key
@@ -165,6 +168,29 @@ def _worker(plan: BenchPlan, folder: RunFolder, device: str) -> Worker:
     return Worker(run_plan, folder, RunContext(device, log=options.log))
 
 
+class TimeLeft:
+    """Estimates the time of the cells that are left, from the cells of the same methods that have run."""
+
+    def __init__(self, methods: Sequence[str]) -> None:
+        self.began, self.left = time.monotonic(), Counter(methods)
+        self.seconds: dict[str, list[float]] = {}
+
+    def add(self, method: str, seconds: float) -> None:
+        """Count a cell that has ended."""
+        self.left[method] -= 1
+        self.seconds.setdefault(method, []).append(seconds)
+
+    @property
+    def estimate(self) -> float | None:
+        """Seconds, with as many cells at a time as so far; None where a method has not run yet."""
+        left = {method: count for method, count in self.left.items() if count}
+        if not left.keys() <= self.seconds.keys():
+            return None
+        spent = sum(map(sum, self.seconds.values()))
+        total = sum(count * float(np.mean(self.seconds[method])) for method, count in left.items())
+        return total * (time.monotonic() - self.began) / spent if spent else None
+
+
 def _run_jobs(jobs: Sequence[CellJob], executor: Executor, worker: Worker) -> Counter[str]:
     """Run the cells; returns how many were done, failed and stopped."""
     outcomes: Counter[str] = Counter()
@@ -173,14 +199,18 @@ def _run_jobs(jobs: Sequence[CellJob], executor: Executor, worker: Worker) -> Co
     executor.start(worker, len(jobs))
     for job in jobs:
         executor.submit(job)
-    began = written = time.monotonic()
+    time_left, written = TimeLeft([job.spec.method for job in jobs]), time.monotonic()
     for number, (finished, result) in enumerate(executor.as_completed(), start=1):
-        outcomes[result.value] += 1
-        left = (len(jobs) - number) * (time.monotonic() - began) / number
-        if result.value != STOPPED:
-            time_left = "" if number == len(jobs) else f", about {left / 60:,.0f} min left"
-            worker.context.log(f"cell {number}/{len(jobs)}  {finished.name}  {result.summary}{time_left}")
-        if time.monotonic() - written > PAGE_SECONDS and result.value != STOPPED:
+        outcome: CellOutcome = result.value
+        outcomes[outcome.state] += 1
+        if outcome.state == STOPPED:
+            continue
+        assert isinstance(finished, CellJob)
+        time_left.add(finished.spec.method, outcome.seconds)
+        estimate = time_left.estimate if number < len(jobs) else None
+        left = "" if estimate is None else f", about {rough_duration(estimate)} left"
+        worker.context.log(f"cell {number}/{len(jobs)}  {finished.name}  {result.summary}{left}")
+        if time.monotonic() - written > PAGE_SECONDS:
             _write_page(worker.folder.path)
             written = time.monotonic()
     return outcomes

@@ -177,3 +177,9 @@ def test_a_folder_with_train_and_test_files_is_a_data_set(tmp_path):
     assert len(loaded.test) == 2
     assert len(loaded.pool) == 7  # a row with the text of a test row is left out
     assert any("text of a test row" in note for note in loaded.notes)
+
+
+def test_data_without_labels_is_refused_with_the_command_that_takes_them(tmp_path):
+    (tmp_path / "rows.csv").write_text("text\none\nanother row\n")
+    with pytest.raises(DataError, match=r"clozify init .*rows.csv --output task.toml"):
+        load_data(DataSource(str(tmp_path / "rows.csv")))

@@ -163,7 +163,8 @@ def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monke
     command += ["--model", "builtin:mini"]
     command += ["--unlabeled", str(files / "unlabeled.csv"), "--test", str(files / "test.csv"), "--recipe", "quick"]
     command += ["--json", "--quiet"]
-    for setting in ("repetitions=1", "finetune.max_steps=1", "distill.max_steps=1", "max_seq_length=48"):
+    steps = [f"{part}.max_steps=1" for part in ("finetune", "finetune_without_lm", "distill")]
+    for setting in ("repetitions=1", "max_seq_length=48", *steps):
         command += ["--set", setting]
     messages = []
     for run_path, more in (("here", []), ("there", ["--executor", "ray", "--at-once", "2"])):

@@ -50,13 +50,6 @@ def seconds(value: float | None) -> str:
     return "" if value is None else duration(value) if value >= 1 else f"{value:.2f} s"
 
 
-def rough(value: float) -> str:
-    """`40 s`, `12 min` or `3.5 h`: an estimate."""
-    if value < 90:
-        return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 90 * 60 else f"{value / 3600:,.1f} h"
-
-
 def speed(value: float | None) -> str:
     """`1,234`: rows a second."""
     if value is None:

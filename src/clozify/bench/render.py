@@ -23,8 +23,7 @@ def markdown(summary: Summary) -> str:
     lines = ["# Bench", "", *intro(summary), ""]
     lines += ["## Accuracy", "", *accuracy_table(summary), ""]
     for block in summary.blocks:
-        rows = next(rows for rows in summary.rows if rows.block == block)
-        lines += [f"### {block.data}, {block.per_label} rows a label", "", rows.text, ""]
+        lines += [f"### {block.data}, {block.per_label} rows a label", "", summary.block_rows(block).text, ""]
         lines += [*block_table(summary, block), ""]
     if summary.points:
         lines += ["## Over all data sets", "", *points_table(summary), ""]

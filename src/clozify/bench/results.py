@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clozify.bench.draws import DataSet
-from clozify.bench.plan import Cell, CellSpec
+from clozify.bench.plan import CellSpec
 from clozify.errors import RunError
 from clozify.metrics import basic_metrics
 
@@ -96,7 +96,6 @@ def read_results(folder: Path) -> list[CellResult]:
 
 def check_folder(folder: Path, data_sets: Sequence[DataSet]) -> None:
     """Raise an error where the folder is no bench's, or is one with other rows under the same names."""
-    read_run(folder)
     keys = {result.spec.data: result.spec.data_key for result in read_results(folder)}
     for data_set in data_sets:
         if keys.get(data_set.name, data_set.key) != data_set.key:
@@ -105,12 +104,6 @@ def check_folder(folder: Path, data_sets: Sequence[DataSet]) -> None:
                 "number of test or unlabelled rows; name another folder, or give the data another name: "
                 "--data NAME=FILE."
             )
-
-
-def current_cells(cells: Sequence[Cell], content: dict[str, Any]) -> dict[str, str]:
-    """The key of the cell in every slot, after a command with these cells."""
-    keys: dict[str, str] = content["cells"] | {cell.spec.slot: cell.key for cell in cells}
-    return keys
 
 
 def score(labels: NDArray[np.int64], predicted: NDArray[np.int64], count: int) -> tuple[float, float]:

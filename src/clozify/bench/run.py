@@ -19,7 +19,7 @@ from clozify.bench.cell import BROKEN, DONE, ENCODERS, STOPPED, CellJob, CellOut
 from clozify.bench.draws import write_data_set, write_draw
 from clozify.bench.environments import Environment, choose_environment, is_ready, make_environment
 from clozify.bench.plan import BenchOptions, BenchPlan, Cell, make_plan
-from clozify.bench.results import CELLS, KIND, RUN, check_folder, current_cells, read_results, read_run
+from clozify.bench.results import CELLS, KIND, RUN, check_folder, read_results, read_run
 from clozify.bench.summary import Summary, summarize
 from clozify.bench.write import write_bench
 from clozify.config.recipe import load_recipe
@@ -120,7 +120,7 @@ def _start_folder(folder: RunFolder, plan: BenchPlan) -> None:
     content = read_run(folder.path)
     command = shlex.join(["clozify", *sys.argv[1:]]) if sys.argv[1:2] == [KIND] else "clozify.bench.run.run_bench(...)"
     content["commands"] = list(dict.fromkeys([*content["commands"], command]))
-    content["cells"] = current_cells(plan.cells, content)
+    content["cells"] |= {cell.spec.slot: cell.key for cell in plan.cells}
     folder.write_json(RUN, content | {"clozify": __version__})
 
 

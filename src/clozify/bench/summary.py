@@ -169,6 +169,10 @@ class Summary:
         """The methods of a block, in the order of the columns."""
         return [entry for name in self.names if (entry := self.entry(block, name)) is not None]
 
+    def block_rows(self, block: Block) -> BlockRows:
+        """The rows of a block's draws."""
+        return next(rows for rows in self.rows if rows.block == block)
+
     def sizes(self, data: str) -> list[int]:
         """The numbers of rows a label of a data set."""
         return [block.per_label for block in self.blocks if block.data == data]

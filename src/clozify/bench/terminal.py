@@ -89,7 +89,7 @@ def show_cost(console: Console, cost: BenchCost) -> None:
     for header in ("method", "cells", "time", "by"):
         table.add_column(Text(header), justify="left" if header in ("method", "by") else "right")
     for line in cost.methods:
-        table.add_row(Text(line.name), str(line.cells), fmt.rough(line.seconds), Text(line.basis))
+        table.add_row(Text(line.name), str(line.cells), rough_duration(line.seconds), Text(line.basis))
     if cost.methods:
         console.print(table)
     at_a_time = "one cell" if cost.at_once == 1 else f"{cost.at_once} cells"

@@ -21,11 +21,6 @@ def test_a_size_is_never_shown_as_nothing(size, text):
     assert fmt.mib(size) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0.4 s"), (40, "40 s"), (700, "12 min"), (12_600, "3.5 h")])
-def test_an_estimate_is_in_the_unit_of_its_size(seconds, text):
-    assert fmt.rough(seconds) == text
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.2, "1 second"), (45, "45 seconds"), (100, "2 minutes"), (2_400, "40 minutes"), (12_600, "3.5 hours")],

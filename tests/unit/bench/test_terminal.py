@@ -77,6 +77,6 @@ def test_the_cost_is_in_seconds_or_minutes_where_it_is_small():
         show_cost(console, cost)
     shown = capture.get()
     assert "About 41 seconds on this machine, one cell at a time." in shown
-    assert "0.4 s" in shown
-    assert "12 min" in shown
+    assert "1 second" in shown
+    assert "12 minutes" in shown
     assert "0.00" not in shown

@@ -17,6 +17,7 @@ from clozify import __version__
 from clozify.errors import ClozifyError, RunError
 from clozify.executors.ray import RayExecutor, WorkerActor
 from tests.integration.conftest import SETTINGS
+from tests.integration.test_bench import data, options  # noqa: F401
 from tests.integration.test_processes import DyingJob, KilledJob, RefusedJob, one_thread, run_all  # noqa: F401
 from tests.integration.test_shards import large_unlabeled_data, once_trained, run_to
 from tests.integration.test_train import scores
@@ -178,6 +179,40 @@ def test_the_sample_data_gives_the_same_scores_on_a_cluster_as_here(files, monke
     assert one.keys() == other.keys()
     assert len(one) == 5  # two members with unlabelled data and test rows, one classifier
     assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_a_bench_predicts_the_same_on_a_cluster_though_a_worker_is_killed(data, tiny_folder, monkeypatch):  # noqa: F811
+    """A cell that is lost with its worker, or has another draw's rows, changes the comparison silently."""
+    from clozify.bench.run import run_bench
+
+    lines: list[str] = []
+    killed = []
+
+    def kill_one():
+        while not killed:
+            for process in at_work()[:1]:
+                process.kill()
+                killed.append(process.pid)
+            time.sleep(0.02)
+
+    (data / "mine.toml").write_text("max_seq_length = 32\n")
+    monkeypatch.chdir(data)  # the cluster's processes are elsewhere
+    cells = {"methods": ["tfidf", "zero-shot"], "draws": 2, "recipe": "mine.toml"}
+    cells["model"] = str(tiny_folder("bert"))
+    here = run_bench(options(data, output=data / "here", **cells))
+    threading.Thread(target=kill_one, daemon=True).start()
+    there = run_bench(options(data, output=data / "there", executor="ray", at_once=2, log=lines.append, **cells))
+    assert killed
+    assert any("failed: its worker died (1 of 3 tries)" in line for line in lines)
+    assert (here.done, there.done, there.failed) == (4, 4, 0)
+    predictions = [
+        {path.parent.name: np.load(path) for path in (data / name / "cells").glob("*/predictions.npy")}
+        for name in ("here", "there")
+    ]
+    assert predictions[0].keys() == predictions[1].keys()
+    assert len(predictions[0]) == 4
+    assert all(np.array_equal(predictions[0][key], labels) for key, labels in predictions[1].items())
 
 
 @pytest.mark.slow

@@ -32,9 +32,10 @@ class Outcome:
 class ForkServer:
     """A process that has imported everything, computes nothing itself, and forks for each command."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **variables: str) -> None:
         self.folder = folder
-        environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "datasets"), "OMP_NUM_THREADS": "1"}
+        own = {"HF_DATASETS_CACHE": str(folder / "datasets"), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **own, **variables}
         self.process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

@@ -298,7 +298,7 @@ def _load(source: str, load: Callable[[], Dataset]) -> Dataset:
     try:
         return load()
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].rstrip(".")
         raise DataError(
             f"The data set '{source}' could not be fetched from the hub ({reason}); check its name and the "
             "network, or give a local file."

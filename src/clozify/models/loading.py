@@ -69,11 +69,8 @@ def load_pretrained(
 
     path, gguf_options = gguf_source(model_path(name))
     _check_path(path, gguf_options)
-    hub_options = {
-        "trust_remote_code": trust_remote_code,
-        "local_files_only": Path(path).is_dir() or not libraries.hub_reachable(),
-        **gguf_options,
-    }
+    local = _only_local(path)
+    hub_options = {"trust_remote_code": trust_remote_code, "local_files_only": local, **gguf_options}
     with _loading(path, gguf_options.get("gguf_file", "config.json"), architecture):
         config = transformers.AutoConfig.from_pretrained(path, **config_settings, **hub_options)
         if "/" in str(config._attn_implementation):
@@ -85,7 +82,9 @@ def load_pretrained(
     tokenizer = _load_tokenizer(path, architecture, hub_options)
     weights_file = gguf_options.get("gguf_file") or _weights_file(path, safetensors_only)
     with _loading(path, weights_file, architecture):
-        options = {**hub_options, "use_safetensors": safetensors_only or None}
+        # Transformers would look for an adapter on the hub, for half a minute where that does not answer
+        adapter_options = {"local_files_only": True} if local else {}
+        options = {**hub_options, "use_safetensors": safetensors_only or None, "adapter_kwargs": adapter_options}
         model = _load_weights(path, architecture, config, options)
     if architecture != "translation model":
         _check_model(model, tokenizer, path)
@@ -104,7 +103,7 @@ def load_config(name: str | Path, from_hub: bool = False) -> Any:
 
     path = model_path(name)
     _check_path(path)
-    local = not from_hub or Path(path).is_dir() or not libraries.hub_reachable()
+    local = not from_hub or _only_local(path)
     with _loading(path, "config.json", "classifier"):
         return transformers.AutoConfig.from_pretrained(path, local_files_only=local, trust_remote_code=False)
 
@@ -141,7 +140,7 @@ def _read_config(name: str | Path) -> Any:
     path, gguf_options = gguf_source(model_path(name))
     _check_path(path, gguf_options)
     with _loading(path, gguf_options.get("gguf_file", "config.json"), "masked LM"):
-        local = Path(path).is_dir() or not libraries.hub_reachable()
+        local = _only_local(path)
         return transformers.AutoConfig.from_pretrained(
             path, local_files_only=local, trust_remote_code=False, **gguf_options
         )
@@ -150,7 +149,7 @@ def _read_config(name: str | Path) -> Any:
 def load_tokenizer(name: str | Path) -> Any:
     """The tokenizer of a classifier, or of a model that becomes one, by folder, hub name, or 'builtin'."""
     path = model_path(name)
-    local = Path(path).is_dir() or not libraries.hub_reachable()
+    local = _only_local(path)
     return _load_tokenizer(path, "classifier", {"local_files_only": local, "trust_remote_code": False})
 
 
@@ -241,6 +240,11 @@ def _check_model(model: Any, tokenizer: Any, path: str) -> None:
             )
 
 
+def _only_local(path: str) -> bool:
+    """Whether a model is read from this machine alone: it is a folder, or the hub does not answer."""
+    return Path(path).is_dir() or not libraries.hub_reachable()
+
+
 def _check_path(path: str, gguf_options: Mapping[str, str] | None = None) -> None:
     if gguf_options:
         return
@@ -258,11 +262,12 @@ def _loading(path: str, file: str, architecture: Architecture) -> Iterator[None]
     except ModelError:
         raise
     except Exception as error:  # Transformers raises many types
-        raise ModelError(_failure(path, file, architecture, " ".join(str(error).split()))) from error
+        raise ModelError(_failure(path, file, architecture, error)) from error
 
 
-def _failure(path: str, file: str, architecture: Architecture, reason: str) -> str:
+def _failure(path: str, file: str, architecture: Architecture, error: Exception) -> str:
     """One sentence: which model could not be loaded, why, and what to write instead."""
+    reason = " ".join(str(error).split())
     if architecture == "translation model":
         reason = shorten(reason, 200).rstrip(".")
         return (
@@ -275,6 +280,17 @@ def _failure(path: str, file: str, architecture: Architecture, reason: str) -> s
         return f"The model in '{path}' cannot be loaded, because of its {file}: {reason}; copy the folder again."
     if path.count("/") > 1 or path.startswith((".", "~", "/")):
         return f"The model folder '{path}' does not exist; name a folder, a model of the hub, or 'builtin'."
+    refusal = libraries.hub_refusal(error)
+    if refusal == "no access":
+        return (
+            f"The hub gives you no access to the model '{path}'; accept its terms on its page there and log in with "
+            "'hf auth login', or name another model."
+        )
+    if refusal == "not found":
+        return (
+            f"The hub has no model '{path}' that you can see, and there is no such folder here; check the name, and "
+            "log in with 'hf auth login' if it is private."
+        )
     return (
         f"The model '{path}' is no folder here and could not be fetched from the hub; check the name and the network, "
         f"or download it where there is a network (hf download {path} --local-dir FOLDER) and name the folder; "

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 HUB_TIMEOUT = 5.0  # seconds; the hub's own client retries for most of a minute
 HUB_RECHECK = 60.0  # seconds for which the last answer holds
@@ -40,6 +41,20 @@ def _answers(url: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def hub_refusal(error: BaseException) -> Literal["no access", "not found"] | None:
+    """Why the hub refused a repository, by the errors that led to `error`; None where something else is wrong."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, GatedRepoError):  # a kind of RepositoryNotFoundError
+            return "no access"
+        if isinstance(cause, RepositoryNotFoundError):
+            return "not found"
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def run(capsys, monkeypatch, tmp_path, model):
     return command
 
 
-SAMPLE = ["--tasks", "sample", "--pile", "4", "--test-rows", "30", "--output", "out"]
+SAMPLE = ["--tasks", "sample", "--unlabeled-per-label", "4", "--test-rows", "30", "--output", "out"]
 
 
 def values(out):

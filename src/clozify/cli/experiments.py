@@ -67,7 +67,7 @@ def reproduce(
     ] = None,
     recipe: RecipeOption = "paper",
     settings: SetOption = None,
-    unlabeled: Annotated[int, typer.Option("--pile", min=1, help="Unlabelled rows per label.")] = 10_000,
+    unlabeled_per_label: Annotated[int, typer.Option(min=1, help="Unlabelled rows per label.")] = 10_000,
     test_rows: Annotated[
         int | None, typer.Option(min=1, help="Test on this many rows, spread evenly over the test set.")
     ] = None,
@@ -98,7 +98,7 @@ def reproduce(
         data=data,
         recipe=recipe,
         settings=settings or [],
-        unlabeled_per_label=unlabeled,
+        unlabeled_per_label=unlabeled_per_label,
         test_rows=test_rows,
         log=progress_logger(quiet),
         devices=devices,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozify.config.task import Task
+from clozify.config.task import Task, TaskSource, load_task
 from clozify.data.ids import plain_ids
 from clozify.data.label_matrix import (
     NO_LABEL as NO_LABEL,
@@ -365,8 +365,9 @@ def _take(dataset: Dataset, rows: NDArray[np.int64]) -> Any:
     return dataset.select(rows)[:]
 
 
-def read_rows(source: str | Path, task: Task, column_mapping: Mapping[str, str] | None = None) -> Rows:
+def read_rows(source: str | Path, task: TaskSource, column_mapping: Mapping[str, str] | None = None) -> Rows:
     """The rows of a file, a folder of shards or a hub data set (`NAME@SPLIT`), for this task."""
+    task = task if isinstance(task, Task) else load_task(task)
     mapping = dict(column_mapping or {})
     required = [mapping.get(field, field) for field in task.fields if field not in task.optional]
     return Rows(open_data(source, task.columns, required), task, str(source), mapping)

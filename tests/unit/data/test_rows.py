@@ -9,7 +9,7 @@ import pytest
 from clozify.config.task import load_task, parse_task
 from clozify.data.few_shot import few_shot, reselect
 from clozify.data.rows import NO_LABEL, Rows, read_rows
-from clozify.errors import DataError
+from clozify.errors import DataError, TaskError
 
 ROWS = [("1", 'He said "no", twice'), ("3", "tabs\tand ünïcode 日本"), ("2", "NA"), ("1", "")]
 
@@ -106,6 +106,18 @@ def test_an_unknown_label_is_named_with_the_known_ones(tmp_path, stars):
 def test_a_missing_column_is_named_with_the_columns_there_are(tmp_path, stars):
     with pytest.raises(DataError, match=r"lacks the column 'text' \(did you mean 'txt'\?\).*'label' and 'txt'"):
         read_rows(write(tmp_path / "d.csv", columns=("label", "txt")), stars)
+
+
+def test_a_task_is_also_a_name_or_the_entries_of_a_task_file(tmp_path, stars):
+    path = write(tmp_path / "d.csv", [("Sports", "a match"), ("World", "an election")], ["label", "text"])
+    entries = {"fields": ["text"], "patterns": ["{mask}: {text}"], "labels": {"Sports": "sports", "World": "world"}}
+    assert read_rows(path, entries).labels.tolist() == [0, 1]
+    assert read_rows(path, "agnews", {"title": "text", "description": "text"}).texts("title") == [
+        "a match",
+        "an election",
+    ]
+    with pytest.raises(TaskError, match="did you mean 'agnews'"):
+        read_rows(path, "agnew")
 
 
 def test_a_field_may_be_mapped_to_another_column(tmp_path, stars):

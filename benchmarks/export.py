@@ -17,33 +17,13 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
-from sklearn.linear_model import LogisticRegression
+from prediction import fit_head
 
-from clozify.config.recipe import load_recipe
-from clozify.config.task import Task, load_task
+from clozify.config.task import load_task
 from clozify.data.rows import read_rows
 from clozify.inference.export import export
 from clozify.methods.score import TOKENS_PER_BATCH
-from clozify.models.classifier import Classifier, load_classifier, new_classifier
-
-
-def fitted(task: Task) -> Classifier:
-    """The built-in model, with its head fitted to the labelled rows by logistic regression."""
-    torch.manual_seed(0)
-    classifier = new_classifier("builtin", task, load_recipe("quick", []), "cpu")
-    head, seen = classifier.model.classifier, list[torch.Tensor]()
-    labeled = read_rows("builtin:labeled", task)
-    encoded = classifier.encode(labeled)
-    hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    with torch.inference_mode():
-        for row in range(len(encoded)):
-            classifier.scores(encoded.batch(np.array([row])))
-    hook.remove()
-    result = LogisticRegression(C=10, max_iter=500).fit(torch.cat(seen).numpy(), labeled.labels)
-    with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(result.coef_))
-        head.bias.copy_(torch.from_numpy(result.intercept_))
-    return classifier
+from clozify.models.classifier import load_classifier
 
 
 def main(
@@ -56,7 +36,7 @@ def main(
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "classifier" if run is None else run / "classifier"
         if run is None:
-            fitted(task).save(source)
+            fit_head("builtin", 256).save(source)
         paths = {"PyTorch": source, "ONNX": Path(scratch) / "onnx", "ONNX int8": Path(scratch) / "int8"}
         for name, int8 in (("ONNX", False), ("ONNX int8", True)):
             export(source, paths[name], int8, "builtin:test", min_agreement=0)

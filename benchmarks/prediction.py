@@ -117,10 +117,11 @@ def fit_head(model: str, length: int) -> Any:
     classifier = new_classifier(model, task, load_recipe("quick", [f"max_seq_length={length}"]), "cpu")
     last = [module for module in classifier.model.modules() if isinstance(module, torch.nn.Linear)][-1]
     seen: list[torch.Tensor] = []
-    hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     labeled = few_shot(read_rows("builtin:labeled", task), 8 * len(task.labels))
     encoded = classifier.encode(labeled)
     with torch.inference_mode():
+        classifier.scores(encoded.batch(np.arange(1)))  # at first the head runs more than once, to be tried out
+        hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         for start in range(0, len(labeled), 8):
             classifier.scores(encoded.batch(np.arange(start, min(start + 8, len(labeled)))), one_pass=True)
     hook.remove()

@@ -251,7 +251,7 @@ def _write_folder(classifier: Classifier, source: Path, folder: Path) -> None:
     with _silence_libraries():
         try:
             program = torch.onnx.export(
-                _LogitsModule(classifier.model).eval(),
+                _LogitsModule(classifier.scoring_model).eval(),
                 (),
                 kwargs=inputs,
                 input_names=list(inputs),

@@ -172,6 +172,13 @@ class Classifier(Encoder):
         scores: Tensor = self._without_autocast(**self.padded_inputs(inputs)).logits
         return scores
 
+    @property
+    def scoring_model(self) -> nn.Module:
+        """The model, whose last layer runs at the first token alone where the head reads no other."""
+        if self._last_layer is None or not self._reads_first_state:
+            return self.model  # type: ignore[no-any-return]
+        return self._last_layer.reading(self.model, 0, f"{self.model.base_model_prefix}.")
+
     @cached_property
     def _without_autocast(self) -> Any:
         return encoder_without_autocast(self.model)

@@ -26,11 +26,11 @@ from clozify.models.frozen_layers import (
     compute_states,
     fits_into_memory,
     frozen_parameters,
-    layer_list,
     quantize_lower,
     split_encoder,
     without_gradients,
 )
+from clozify.models.last_layer import GatherOutput, GatherQueries, LastLayer, find_last_layer, layer_list
 from clozify.models.modules import replace_module
 from clozify.prompts.encode import Batch, EncodedRows, forward_batches
 from clozify.prompts.tokenizer import PromptTokenizer
@@ -162,18 +162,39 @@ class Encoder:
         """
         for rows, inputs in forward_batches(batch, lengths, grouped, self.tokenizer.pad_id, self.has_token_types):
             tensors = {name: self.to_device(array) for name, array in inputs.items()}
+            split = self._split if self.model.training else None  # development rows are scored within a training
+            run = module if split is None else self._upper[id(module)]
+            if positions is not None:
+                assert self._last_layer is not None
+                prefix = "" if module is self.encoder else f"{self.model.base_model_prefix}."
+                run = self._last_layer.reading(run, self.to_device(positions[rows]), prefix)
             with libraries.without_cudnn_attention():
-                if self._split is None or not self.model.training:  # development rows are scored within a training
-                    output = module(**tensors)
-                else:
-                    read = None if positions is None else self.to_device(positions[rows])
-                    output = self._split.run(self._upper[id(module)], batch.rows[rows], tensors, read)
+                output = run(**tensors) if split is None else split.run(run, batch.rows[rows], tensors)
             yield rows, output
 
     @property
     def reads_one_position(self) -> bool:
         """Whether `forward_passes` can compute the states of one position of each row alone."""
-        return self._split is not None and self._split.gather is not None and self.model.training
+        return self._last_layer is not None
+
+    @property
+    def _last_layer(self) -> LastLayer | None:
+        """How the last layer computes one position of each row: in trainings with frozen layers, and on a CPU."""
+        if self.model.training:
+            return None if self._split is None else self._split.last
+        return self._scoring_last_layer if self.device.type == "cpu" else None
+
+    @cached_property
+    def _scoring_last_layer(self) -> LastLayer | None:
+        encoder = self.model.base_model  # in float32: `self.encoder` may be a copy in bf16
+        if (layers := layer_list(encoder)) is None:
+            return None
+        ids = self.to_device(self.sample_ids(16).reshape(2, 8))
+        mask = torch.ones_like(ids)
+        mask[0, -2:] = 0
+        return find_last_layer(
+            encoder, layers, lambda module: module(input_ids=ids, attention_mask=mask)[0], (GatherQueries, GatherOutput)
+        )
 
     @contextmanager
     def frozen_layers(self, fraction: float, rows: EncodedRows | None) -> Iterator[None]:

@@ -3,7 +3,7 @@
 The lower layers run without dropout, once for each row where the rows' states fit into memory. The encoder is split
 without knowing its architecture: the upper part is the encoder with fewer layers, whose embeddings return the
 lower part's states. An encoder that gives other states in two parts is not split: its lower layers are frozen only.
-Where one state of each row is read, the last layer's feed-forward network runs at that position alone.
+Where one state of each row is read, what follows the last layer's attention runs at that position alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clozify.models.int8_linear import quantized
+from clozify.models.last_layer import GatherOutput, LastLayer, find_last_layer, layer_list
 from clozify.models.modules import replace_module
 from clozify.prompts.encode import EncodedRows, forward_batches
 
@@ -34,32 +35,6 @@ class PrecomputedEmbeddings(nn.Module):
     def forward(self, *_: Any, **__: Any) -> Tensor:
         """The states: (rows, width, hidden)."""
         return self.states
-
-
-class GatherOutput(nn.Module):
-    """An attention module followed by a selection of one position of each row; all where `positions` is None."""
-
-    def __init__(self, attention: nn.Module) -> None:
-        super().__init__()
-        self.attention = attention
-        self.positions: Tensor | None = None  # (rows,)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The attention's output: (rows, width, hidden), or (rows, 1, hidden)."""
-        output = self.attention(*args, **kwargs)
-        if self.positions is None:
-            return output
-        states = output[0] if isinstance(output, tuple) else output
-        states = states[torch.arange(len(states), device=states.device), self.positions][:, None]
-        return (states, *output[1:]) if isinstance(output, tuple) else states
-
-
-def layer_list(encoder: Any) -> tuple[str, nn.ModuleList] | None:
-    """The name and the list of an encoder's layers; None where it has no such list."""
-    count = getattr(encoder.config, "num_hidden_layers", 0)
-    lists = [(name, module) for name, module in encoder.named_modules() if isinstance(module, nn.ModuleList)]
-    matching = [(name, module) for name, module in lists if len(module) == count]
-    return matching[0] if len(matching) == 1 else None
 
 
 def frozen_parameters(encoder: Any, frozen: int) -> list[nn.Parameter]:
@@ -79,7 +54,7 @@ class SplitEncoder:
     lower: nn.Module
     upper: nn.Module
     embeddings: PrecomputedEmbeddings
-    gather: GatherOutput | None = None  # within the last layer; None where that has no attention module
+    last: LastLayer | None = None  # of the upper part, where it can compute one position of each row
     states: list[Tensor] | None = None  # of each row: (tokens, hidden)
 
     @torch.no_grad()
@@ -100,15 +75,9 @@ class SplitEncoder:
         module: nn.Module,
         rows: NDArray[np.int64],
         inputs: Mapping[str, Tensor],
-        positions: Tensor | None = None,
     ) -> Any:
-        """The output of `module`, which contains the upper part, for a forward pass's inputs.
-
-        With `positions`, (rows,), which needs `self.gather`, its states are those at them: (rows, 1, hidden).
-        """
+        """The output of `module`, which contains the upper part, for a forward pass's inputs."""
         self.embeddings.states = self.lower_states(rows, inputs)
-        if self.gather is not None:
-            self.gather.positions = positions
         return module(**inputs)
 
 
@@ -118,40 +87,34 @@ def split_encoder(encoder: Any, frozen: int, sample_ids: Tensor) -> SplitEncoder
     if layers_by_name is None or not hasattr(encoder, "embeddings"):
         return None
     name, layers = layers_by_name
-    embeddings = PrecomputedEmbeddings()
+    embeddings, upper_layers = PrecomputedEmbeddings(), layers[frozen:]
     lower = replace_module(encoder, name, layers[:frozen])
+    upper = replace_module(replace_module(encoder, name, upper_layers), "embeddings", embeddings)
+    split, rows = SplitEncoder(lower, upper, embeddings), np.arange(len(sample_ids))
+    inputs = {"input_ids": sample_ids, "attention_mask": torch.ones_like(sample_ids)}
+    inputs["attention_mask"][0, -2:] = 0
     training = encoder.training
     encoder.eval()
     try:
-        attention = getattr(layers[-1], "attention", None)
-        gathers: list[GatherOutput | None] = [] if attention is None else [GatherOutput(attention)]
-        for gather in [*gathers, None]:
-            last = layers[-1] if gather is None else replace_module(layers[-1], "attention", gather)
-            upper_layers = nn.ModuleList([*layers[frozen:-1], last])
-            upper = replace_module(replace_module(encoder, name, upper_layers), "embeddings", embeddings)
-            split = SplitEncoder(lower, upper, embeddings, gather)
-            if _gives_same_states(encoder, split, sample_ids):
-                return split
+        if not _gives_same_states(encoder, split, rows, inputs):
+            return None
+        split.last = find_last_layer(
+            upper, (name, upper_layers), lambda module: split.run(module, rows, inputs)[0], (GatherOutput,)
+        )
+        return split
     finally:
         encoder.train(training)
-    return None
 
 
 @torch.no_grad()
-def _gives_same_states(encoder: Any, split: SplitEncoder, sample_ids: Tensor) -> bool:
-    """Whether the two parts give the encoder's states of the sample rows, all of them and one of each row."""
-    mask = torch.ones_like(sample_ids)
-    mask[0, -2:] = 0
-    inputs, rows = {"input_ids": sample_ids, "attention_mask": mask}, np.arange(len(sample_ids))
+def _gives_same_states(
+    encoder: Any, split: SplitEncoder, rows: NDArray[np.int64], inputs: Mapping[str, Tensor]
+) -> bool:
+    """Whether the two parts give the encoder's states of the sample rows."""
     try:
         expected, states = encoder(**inputs)[0], split.run(split.upper, rows, inputs)[0]
-        same = torch.allclose(states[mask.bool()], expected[mask.bool()], atol=1e-4, rtol=1e-3)
-        if same and split.gather is not None:
-            positions = torch.arange(1, len(sample_ids) + 1, device=sample_ids.device)
-            states = split.run(split.upper, rows, inputs, positions)[0]
-            at_positions = expected[torch.arange(len(rows), device=sample_ids.device), positions][:, None]
-            same = states.shape == at_positions.shape and torch.allclose(states, at_positions, atol=1e-4, rtol=1e-3)
-        return same
+        is_text = inputs["attention_mask"].bool()
+        return torch.allclose(states[is_text], expected[is_text], atol=1e-4, rtol=1e-3)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return False
 

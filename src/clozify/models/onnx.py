@@ -22,6 +22,7 @@ class OnnxModel:
     """An ONNX graph from token ids to logits."""
 
     device = torch.device("cpu")
+    training = False
 
     def __init__(self, folder: Path) -> None:
         require_package("onnxruntime", "onnx", "A model in ONNX")

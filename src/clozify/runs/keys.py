@@ -17,7 +17,7 @@ from clozify.utils.hashing import hash_key as hash_key
 if TYPE_CHECKING:
     from clozify.runs.plan import Plan
 
-NUMERICS = 5  # raised with every change of clozify that changes the numbers that a job computes
+NUMERICS = 6  # raised with every change of clozify that changes the numbers that a job computes
 
 
 def job_key(step: str, **inputs: Any) -> str:

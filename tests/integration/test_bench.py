@@ -13,19 +13,44 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from clozify.bench.cost import plan_cost
 from clozify.bench.datasets import DataSource
 from clozify.bench.draws import DrawOptions
+from clozify.bench.entries import Block
 from clozify.bench.plan import BenchOptions
 from clozify.bench.run import run_bench
-from clozify.bench.summary import Block
+from clozify.bench.terminal import show_bench
+from clozify.cli import app
 from clozify.errors import DataError, RunError
 from tests.fake_llm_server import FakeLLM, last_text
 from tests.integration.conftest import SETTINGS, TASK
+from tests.unit.bench.made import write_package
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUICK = [*SETTINGS, "repetitions=1", *(f"{part}.max_steps=2" for part in ("finetune", "distill", "supervised"))]
+SETFIT = """
+from pathlib import Path
+
+class TrainingArguments:
+    def __init__(self, **settings): pass
+
+class Body:
+    def float(self): pass
+
+class SetFitModel:
+    model_body = Body()
+    @classmethod
+    def from_pretrained(cls, body): return cls()
+    def save_pretrained(self, folder): Path(folder).mkdir()
+    def predict(self, texts, show_progress_bar): return [0] * len(texts)
+
+class Trainer:
+    def __init__(self, **settings): pass
+    def train(self): pass
+"""
+OF_RECIPE = [setting for setting in SETTINGS if not setting.startswith("max_seq_length")]  # that is --max-length
+QUICK = [*OF_RECIPE, "repetitions=1", *(f"{part}.max_steps=2" for part in ("finetune", "distill", "supervised"))]
 
 
 @pytest.fixture
@@ -47,6 +72,7 @@ def options(data, **changes):
         "methods": ["tfidf"],
         "recipe": "paper",
         "settings": QUICK,
+        "max_length": 32,
         "devices": "cpu",
     }
     return BenchOptions(**fields | changes)
@@ -101,24 +127,76 @@ def test_a_plan_takes_times_of_cells_with_the_same_settings_only(data):
 
 def test_cells_that_there_is_no_time_for_are_left_for_the_next_command(data):
     stopped = run_bench(options(data, hours=0.0))
-    assert (stopped.done, stopped.left) == (0, 1)
+    assert (stopped.done, stopped.left, stopped.files) == (0, 1, [])
+    assert not (data / "bench" / "bench.html").exists()  # it would have empty tables
+    console = Console()
+    with console.capture() as capture:
+        show_bench(console, stopped)
+    assert capture.get() == "Out of time: 1 cell is left; the same command goes on.\n"
     assert run_bench(options(data)).done == 1
 
 
 def test_a_rival_that_fails_is_shown_as_failed_with_its_log_and_tried_again(data, tiny_folder):
-    (data / "packages").mkdir()
-    changes = {
-        "methods": ["setfit"],
-        "model": str(tiny_folder("bert")),
-        "environments": {"setfit": str(data / "packages")},
-    }
+    packages = write_package(data / "packages", "setfit", "1.2.0", "import no_such_module")
+    changes = {"methods": ["setfit"], "model": str(tiny_folder("bert")), "environments": {"setfit": packages}}
     result = run_bench(options(data, **changes))
     assert result.failed == 1
     (failure,) = result.summary.failures
-    assert "No module named" in failure.reason
+    assert "No module named 'no_such_module'" in failure.reason
     assert "Traceback" in (data / "bench" / failure.file).read_text()
     assert "failed" in (data / "bench" / "bench.md").read_text()
     assert run_bench(options(data, **changes)).failed == 1
+
+
+def test_a_rival_whose_environment_cannot_be_made_fails_with_the_reason_and_the_others_run(
+    data, tiny_folder, monkeypatch
+):
+    def make_environment(rival, log):
+        assert (data / "bench" / "run.json").is_file()  # a folder that is refused is refused before
+        raise RunError("The environment for SetFit could not be made: No matching distribution; see pip.txt.")
+
+    monkeypatch.setattr("clozify.bench.run.make_environment", make_environment)
+    monkeypatch.setattr("clozify.bench.run.is_ready", lambda rival: False)
+    result = run_bench(options(data, methods=["setfit", "tfidf"], model=str(tiny_folder("bert"))))
+    assert (result.done, result.failed) == (1, 1)
+    (failure,) = result.summary.failures
+    reason = "The environment for SetFit could not be made: No matching distribution; see pip.txt"
+    assert (failure.reason, failure.log) == (reason, reason)
+
+
+def test_a_method_that_is_killed_fails_with_the_name_of_the_signal(data, tiny_folder):
+    program = data / "python"
+    program.write_text('#!/bin/sh\n[ "$1" = -c ] && echo 1.2.0 && exit\necho half done\nkill -9 $$\n')
+    program.chmod(0o755)
+    changes = {"methods": ["setfit"], "model": str(tiny_folder("bert")), "environments": {"setfit": str(program)}}
+    (failure,) = run_bench(options(data, **changes)).summary.failures
+    assert failure.reason == "its process was ended by SIGKILL, probably out of memory"
+    assert failure.log == "half done"
+
+
+def test_a_rival_of_another_version_runs_again(data, tiny_folder):
+    packages = {version: write_package(data / version, "setfit", version, SETFIT) for version in ("0.1", "0.2")}
+    encoder = str(tiny_folder("bert"))
+    changes = {"methods": ["setfit"], "model": encoder, "rival_options": {"setfit-encoder": encoder}}
+    for version, folder in packages.items():
+        result = run_bench(options(data, environments={"setfit": folder}, **changes))
+        assert (result.done, result.reused) == (1, 0), result.summary.failures
+        assert result.summary.methods[0].versions["setfit"] == version
+
+
+def test_an_address_of_an_object_store_is_refused_as_it_was_typed(data, monkeypatch):
+    command = ["bench", "--data", str(data / "rows.csv"), "--output", "s3://bucket/x", "--methods", "tfidf"]
+    for more in ([], ["--plan"]):
+        with pytest.raises(RunError, match="'s3://bucket/x'; name a folder"):
+            app([*command, *more], standalone_mode=False)
+
+
+def test_run_and_plan_refuse_the_same_folders(data):
+    (data / "file").touch()
+    for output, message in ((data / "file", "is a file"), (data, "but no bench")):
+        for refuse in (run_bench, plan_cost):
+            with pytest.raises(RunError, match=message):
+                refuse(options(data, output=output))
 
 
 def test_wrong_requests_are_refused_before_anything_is_written(data):
@@ -138,7 +216,18 @@ def test_wrong_requests_are_refused_before_anything_is_written(data):
 @pytest.mark.slow
 def test_the_command_compares_tfidf_embeddings_supervised_training_and_pet(data, tiny_folder):
     words = ["--data", data / "rows.csv", "--task", data / "task.toml", "--per-label", "4", "--draws", "1"]
-    words += ["--model", tiny_folder("bert"), "--recipe", "paper", "--output", data / "bench", "--devices", "cpu"]
+    words += [
+        "--model",
+        tiny_folder("bert"),
+        "--recipe",
+        "paper",
+        "--max-length",
+        "32",
+        "--output",
+        data / "bench",
+        "--devices",
+        "cpu",
+    ]
     words += [word for setting in QUICK for word in ("--set", setting)]
     command = [sys.executable, "-m", "clozify", "bench", *map(str, words)]
     plan = subprocess.run([*command, "--plan"], capture_output=True, text=True, check=True).stdout

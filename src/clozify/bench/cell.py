@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -22,9 +23,7 @@ from clozify.bench.environments import Environment
 from clozify.bench.plan import CellSpec
 from clozify.bench.results import CELLS, FAILED, LOG, PREDICTIONS, RESULT, CellResult, Measured, score
 from clozify.bench.rivals.worker import Job, Rival
-from clozify.config.recipe import shipped_recipes
 from clozify.config.task import load_task
-from clozify.models.builtin import is_builtin
 from clozify.runs.jobs import JobResult
 from clozify.runs.worker import Worker
 from clozify.utils.threads import usable_processors
@@ -128,20 +127,23 @@ class CellJob:
             unlabeled=str(unlabeled.resolve()) if self.rival.UNLABELED and unlabeled.is_file() else None,
             test=str((data / TEST).resolve()),
             task=str((data / TASK).resolve()),
-            model=_absolute(self.spec.model),
+            model=self.spec.model,
             encoder="" if encoder is None else str(encoder.resolve()),
             device=device,
             seed=self.spec.seed,
             max_length=self.spec.max_length,
             output=str(work / "results"),
             work=str(work / "model"),
-            recipe=_absolute(self.spec.recipe) or "auto",
+            recipe=self.spec.recipe or "auto",
             settings=list(self.spec.settings),
-            options={name: _absolute(value) for name, value in self.spec.options},
+            options=dict(self.spec.options),
         )
 
     def _run_process(self, job: Job, work: Path, began: float) -> Measured:
         """Run the method's process; raises `CellFailed` or `OutOfTime`."""
+        if self.environment.failure:
+            (work / "results" / LOG).write_text(self.environment.failure + "\n", encoding="utf-8")
+            raise CellFailed(self.environment.failure)
         (work / "job.json").write_text(json.dumps(asdict(job)), encoding="utf-8")
         variables = self.environment.variables() | {"TMPDIR": str(work)}
         if job.device == "cpu":
@@ -165,6 +167,8 @@ class CellJob:
                 process.kill()
                 process.wait()
         measured = work / "results" / "measured.json"
+        if process.returncode < 0:
+            raise CellFailed(_signal_name(-process.returncode))
         if process.returncode or not measured.is_file():
             raise CellFailed(_last_line(work / "results" / LOG) or f"its process ended with {process.returncode}")
         return Measured.model_validate_json(measured.read_bytes())
@@ -198,13 +202,6 @@ class CellJob:
         )
 
 
-def _absolute(name: str) -> str:
-    """A folder's or file's absolute path, since cells run in folders of their own; other names as they are."""
-    if not name or name in shipped_recipes() or is_builtin(name) or not Path(name).exists():
-        return name
-    return str(Path(name).resolve())
-
-
 def machine_name(device: str) -> str:
     """The processor or GPU, and the number of processors that may be used."""
     if device == "cuda" and torch.cuda.is_available():
@@ -217,6 +214,15 @@ def _processor() -> str:
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names and names[0] else platform.processor() or platform.machine()
+
+
+def _signal_name(number: int) -> str:
+    """Which signal ended a process, in a sentence."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # one of the real-time signals
+        name = f"signal {number}"
+    return f"its process was ended by {name}" + ", probably out of memory" * (name == "SIGKILL")
 
 
 def _last_line(log: Path) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
 from clozify.bench.draws import Draw
 from clozify.bench.environments import environment_folder, is_ready
-from clozify.bench.plan import BenchOptions, BenchPlan, Cell, make_plan
-from clozify.bench.results import CELLS, RESULT, CellResult, check_folder, read_results
+from clozify.bench.plan import BenchOptions, BenchPlan, Cell, make_plan, max_length_of
+from clozify.bench.results import CELLS, RESULT, CellResult, check_folder, check_output, read_results
+from clozify.bench.rivals.clozify_run import run_settings
+from clozify.bench.rivals.finetune import BATCH_ROWS, training_steps
 from clozify.executors.devices import choose_devices
 from clozify.pipeline.cost import ClassifierTiming, MemberTiming, generation_costs, time_classifier, time_member
 from clozify.pipeline.prepare import TrainInputs, prepare
@@ -25,7 +26,7 @@ from clozify.runs.plan import Plan
 
 START_SECONDS = 10.0  # of a process: imports and loading
 PAIR_ROWS, PAIRS_PER_ROW = 2, 40  # of SetFit: texts of a pair, and pairs a row at most
-EPOCHS = {"finetune": 20, "fastfit": 40}  # of methods that train on each labelled row this often
+FASTFIT_EPOCHS = 40
 DISTILLED_ROWS = 30_000  # the words of a vocabulary, which model2vec encodes
 
 
@@ -68,9 +69,9 @@ class Timing:
 
 def plan_cost(options: BenchOptions) -> BenchCost:
     """The cost of the cells that have no result yet; nothing is written."""
+    folder = check_output(options.output)
     devices = choose_devices(options.devices, options.at_once)
     plan = make_plan(options, devices.kind)
-    folder = Path(options.output)
     check_folder(folder, plan.data_sets)
     remaining = [cell for cell in plan.cells if not (folder / CELLS / cell.key / RESULT).is_file()]
     earlier = [result for result in read_results(folder) if not result.failure] if folder.is_dir() else []
@@ -97,7 +98,7 @@ def plan_cost(options: BenchOptions) -> BenchCost:
         methods=lines,
         environments=[
             f"{environment_folder(rival)} for {rival.TITLE} (pip install {' '.join(rival.REQUIREMENTS)})"
-            for rival in plan.rivals
+            for rival in {cell.rival.NAME: cell.rival for cell in remaining}.values()
             if rival.REQUIREMENTS and rival.NAME not in options.environments and not is_ready(rival)
         ],
         notes=notes,
@@ -137,11 +138,11 @@ class _Estimates:
             "zero-shot": lambda: (unlabeled + test) * pairs * row,
             "setfit": lambda: setfit_pairs(draw) * PAIR_ROWS * timing.trained_row + test * row,
             "model2vec": lambda: DISTILLED_ROWS * row / 4,
+            "fastfit": lambda: FASTFIT_EPOCHS * labeled * timing.trained_row + test * row,
+            "finetune": lambda: training_steps(labeled) * BATCH_ROWS * timing.trained_row + test * row,
         }
         if name in simple:
             return simple[name]()
-        if name in EPOCHS:
-            return EPOCHS[name] * labeled * timing.trained_row + test * row
         return self._clozify(cell, timing) + test * row
 
     def _clozify(self, cell: Cell, timing: Timing) -> float:
@@ -167,6 +168,7 @@ class _Estimates:
 
     def _plan(self, draw: Draw, method: str) -> Plan:
         options, static = self.plan.options, method == "pet-static"
+        max_length = max_length_of(options, self.plan.device)
         return prepare(
             TrainInputs(
                 draw.data_set.data.task,
@@ -176,7 +178,7 @@ class _Estimates:
                 model=options.model,
                 student="static" if static else None,
                 recipe=options.recipe,
-                settings=options.settings,
+                settings=run_settings(max_length, draw.seed, options.settings),
                 allow_overlap=True,
             ),
             self.plan.device,

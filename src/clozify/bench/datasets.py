@@ -82,12 +82,14 @@ def load_data(source: DataSource, map_labels: Sequence[str] = ()) -> BenchData:
     warnings: list[str] = []
     pool = select_labeled(data.pool, warnings, "labelled")
     test = None if data.test is None else select_labeled(data.test, warnings, "test")
-    if test is not None:
-        before = len(pool)
-        pool = pool.excluding(test)
-        if len(pool) < before:
-            notes.append(f"{before - len(pool):,} labelled rows have the text of a test row and were left out.")
     return BenchData(source.name or data.name, task, pool, test, data.unlabeled, (*notes, *warnings))
+
+
+def has_task(source: DataSource) -> bool:
+    """Whether a data set has a task, so that none is made from its rows."""
+    if source.task is not None or source.data in SAMPLE or (Path(source.data) / "task.toml").is_file():
+        return True
+    return _paper_task(source.data) is not None and source.test is None
 
 
 def plain_task(task: Task) -> Task:

@@ -103,14 +103,22 @@ def draw_labeled(labels: NDArray[np.integer[Any]], per_label: int, classes: int,
 
 def make_data_set(data: BenchData, options: DrawOptions) -> DataSet:
     """The data set with test rows: its own, or rows that are held out; at most `test_rows`."""
-    pool, test, notes = data.pool, data.test, list(data.notes)
-    if test is None:
+    test, notes = data.test, list(data.notes)
+    if test is not None:
+        pool = data.pool.excluding(test)
+        if len(pool) < len(data.pool):
+            notes.append(f"{len(data.pool) - len(pool):,} labelled rows have the text of a test row and were left out.")
+    else:
+        pool = data.pool
         chosen = hold_out(pool.labels, options.held_out, options.seed)
         test, rest = pool.select(np.flatnonzero(chosen)), pool.select(np.flatnonzero(~chosen))
         pool = rest.excluding(test)
         notes.append(f"{len(test):,} rows were held out as test rows, about {options.held_out:.0%} of each label.")
         if len(pool) < len(rest):
             notes.append(f"{len(rest) - len(pool):,} other rows have the text of one of these and were left out.")
+    if not len(test):
+        reason = "each label has a single row" if data.test is None else "its test rows have none of its labels"
+        raise DataError(f"The data set '{data.name}' has no test rows: {reason}; name test rows with --test.")
     if options.test_rows is not None and options.test_rows < len(test):
         notes.append(f"Measured on {options.test_rows:,} of {len(test):,} test rows, drawn at random.")
         test = subset(test, options.test_rows, options.seed)
@@ -119,9 +127,12 @@ def make_data_set(data: BenchData, options: DrawOptions) -> DataSet:
         notes.append(f"No test row has the label {quoted(untested, SHOWN_LABELS)}; macro-F1 counts it as 0.")
     if missing := _labels_without(pool, labels):
         only_test = set(missing) - set(_labels_without(data.pool, labels))
-        reason = ": all of them have the text of a test row" if only_test == set(missing) else ""
-        raise DataError(f"The data set '{data.name}' has no labelled rows with the label {quoted(missing)}{reason}.")
+        remedy = "; add some, or leave the label out of --labels or the task file"
+        if only_test == set(missing):
+            remedy = ": all of them have the text of a test row; name other test rows with --test"
+        raise DataError(f"The data set '{data.name}' has no labelled rows with the label {quoted(missing)}{remedy}.")
     key = hash_key(
+        name=data.name,  # names that differ in their spaces have the same slug
         task=data.task.model_dump(mode="json"),
         pool=[pool.digest, pool.labels.tolist()],
         test=[test.digest, test.labels.tolist()],

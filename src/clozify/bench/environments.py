@@ -30,6 +30,7 @@ class Environment:
 
     python: str
     python_path: tuple[str, ...] | None = None  # PYTHONPATH; None: not set
+    failure: str = ""  # why it could not be made; nothing is run in it then
 
     def variables(self) -> dict[str, str]:
         """The environment variables of the process."""
@@ -67,11 +68,45 @@ def choose_environment(rival: Rival, named: str | None) -> Environment:
     path = Path(named)
     if path.is_dir():
         return Environment(sys.executable, (str(path.resolve()),))
+    path = Path(shutil.which(named) or named)
     if not path.is_file():
         raise RunError(
             f"--environment {rival.NAME}={named}: there is no such file; name a Python, or a folder with packages."
         )
     return Environment(str(path.absolute()))  # not resolved: a link of an environment says which one it is
+
+
+def pinned_version(rival: Rival) -> str:
+    """The version of a rival's own package that its requirements ask for; empty where it runs in clozify's Python."""
+    return rival.REQUIREMENTS[0].partition("==")[2] if rival.REQUIREMENTS else ""
+
+
+def package_version(rival: Rival, named: str | None) -> str:
+    """The version of a rival's own package in its environment; a Python or folder that the user named is asked."""
+    if not rival.REQUIREMENTS or named is None:
+        return pinned_version(rival)
+    environment, package, option = choose_environment(rival, named), rival.PACKAGES[0], f"{rival.NAME}={named}"
+    program = f"from importlib import metadata; print(metadata.version({package!r}))"
+    try:
+        result = subprocess.run(
+            [environment.python, "-c", program],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment.variables() | {"PYTHONSAFEPATH": "1"},  # not what lies in this folder
+        )
+    except OSError as error:
+        raise RunError(
+            f"--environment {option} cannot be started: {error.strerror}; name a Python, or a folder with packages."
+        ) from None
+    version = result.stdout.strip()
+    if result.returncode or not version:
+        raise RunError(
+            f"--environment {option} does not have the package '{package}'; install it there, or leave the option out "
+            "and let the command make an environment."
+        )
+    return version
 
 
 def make_environment(rival: Rival, log: Callable[[str], None]) -> None:
@@ -101,7 +136,7 @@ def make_environment(rival: Rival, log: Callable[[str], None]) -> None:
         lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or ["ERROR: see its log"]
         raise RunError(
             f"The environment for {rival.TITLE} could not be made: {lines[-1].removeprefix('ERROR: ').rstrip('.')}; "
-            f"see {folder / 'pip.txt'}, or name one that has it: --environment {rival.NAME}=PYTHON."
+            f"see {folder / 'pip.txt'}, or name a Python that has it: --environment {rival.NAME}=PYTHON."
         )
     (folder / READY).touch()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clozify.bench.entries import Entry
 from clozify.bench.statistics import Estimate
-from clozify.bench.summary import Entry
 from clozify.report.format import duration, percent
 
 FAILED = "failed"

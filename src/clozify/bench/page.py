@@ -62,7 +62,7 @@ def bench_page(summary: Summary) -> str:
             legend=charts.legend(methods),
             line_charts=_accuracy_figures(summary),
             scatters=_scatters(summary),
-            times_note=times_note(summary) if summary.at_once > 1 else "",
+            times_note=times_note(summary),
             draws=max((e.accuracy.draws for e in summary.entries if e.accuracy is not None), default=0),
             published=published_tables(),
             context=CONTEXT,

@@ -8,8 +8,9 @@ from typing import Any
 
 from clozify import __version__
 from clozify.bench import format as fmt
+from clozify.bench.entries import Block
 from clozify.bench.published import published_tables
-from clozify.bench.summary import Block, Summary
+from clozify.bench.summary import Summary
 from clozify.report.format import percent
 
 CONTEXT = (
@@ -51,17 +52,25 @@ def intro(summary: Summary) -> list[str]:
     ]
     if summary.reference:
         lines += ["", f"Differences are in points of accuracy from {summary.reference} on the same draws."]
-    if summary.at_once > 1:
-        lines += ["", times_note(summary)]
+    if note := times_note(summary):
+        lines += ["", note]
     return lines
 
 
 def times_note(summary: Summary) -> str:
-    """A sentence about times that were not taken alone."""
-    return (
-        f"Up to {summary.at_once} cells ran at a time on a device, so times are longer than alone and comparable only "
-        "roughly."
-    )
+    """What times cannot be compared for: cells ran at a time, or on several machines; empty where they can."""
+    sentences = []
+    if summary.at_once > 1:
+        sentences.append(
+            f"Up to {summary.at_once} cells ran at a time on a device, so times are longer than alone and comparable "
+            "only roughly."
+        )
+    if len(summary.machines) > 1:
+        sentences.append(
+            f"Cells ran on {len(summary.machines)} machines ({'; '.join(summary.machines)}), so their times and "
+            "speeds are not comparable; results.json names the machine of each draw."
+        )
+    return " ".join(sentences)
 
 
 def accuracy_table(summary: Summary) -> list[str]:
@@ -113,13 +122,16 @@ def _in_brackets(text: str) -> str:
 
 def points_table(summary: Summary) -> list[str]:
     """The methods over all blocks in which each has a result."""
-    rows = [["method", "mean accuracy", "mean rank", "ranks", "training", "rows/s", "on the frontier of"]]
+    sizes = summary.rank_sizes
+    header = ["mean accuracy", "mean rank", *(f"at {size} a label" for size in sizes), "ranks", "training", "rows/s"]
+    rows = [["method", *header, "on the frontier of"]]
     for point in sorted(summary.points, key=lambda point: point.rank.mean):
         rank = point.rank
         on = [
             name for name, yes in (("training", point.on_training_frontier), ("speed", point.on_speed_frontier)) if yes
         ]
-        row = [point.name, percent(point.accuracy), f"{rank.mean:.1f}", f"{rank.best:g} to {rank.worst:g}"]
+        means = [f"{mean:.1f}" for mean in (rank.mean, *(point.rank_by_size[size] for size in sizes))]
+        row = [point.name, percent(point.accuracy), *means, f"{rank.best:g} to {rank.worst:g}"]
         rows.append([*row, fmt.seconds(point.training_seconds), fmt.speed(point.rows_per_second), ", ".join(on)])
     note = (
         f"Over {summary.complete_blocks} block{'s' * (summary.complete_blocks != 1)} (a data set with a number of rows "

@@ -15,8 +15,12 @@ from clozify.bench.draws import DataSet
 from clozify.bench.plan import CellSpec
 from clozify.errors import RunError
 from clozify.metrics import basic_metrics
+from clozify.runs.object_store import is_remote
+from clozify.utils.atomic import SUFFIX
 
 RUN, KIND = "run.json", "bench"
+FORMAT = 2  # of a bench's folder; raised where earlier ones cannot be continued
+LOCK = ".lock"
 CELLS, FAILED = "cells", "failed"  # kinds of jobs in the bench's folder
 RESULT, PREDICTIONS, LOG = "result.json", "predictions.npy", "log.txt"
 
@@ -70,11 +74,14 @@ def read_run(folder: Path) -> dict[str, Any]:
     """The content of a bench's `run.json`, or that of a new bench; raises an error for another kind of folder."""
     path = folder / RUN
     try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"kind": KIND}
+        new = {"kind": KIND, "format": FORMAT}
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else new
     except ValueError:
         raise RunError(f"The file '{path}' is damaged; delete it, or name another folder.") from None
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise RunError(f"The folder '{folder}' holds a run, not a bench; name another folder.")
+    if content.get("format") != FORMAT:
+        raise RunError(f"The bench in '{folder}' is of another version of clozify; name another folder.")
     return {"commands": [], "cells": {}} | content
 
 
@@ -94,8 +101,22 @@ def read_results(folder: Path) -> list[CellResult]:
     return [result for result in results.values() if current.get(result.spec.slot, result.key) == result.key]
 
 
+def check_output(output: str | Path) -> Path:
+    """The folder of a bench, which is new, empty or a bench's; nothing is written."""
+    if is_remote(output):
+        raise RunError(f"A bench is written to a folder, not to '{output}'; name a folder.")
+    folder = Path(output)
+    if file := next((path for path in (folder, *folder.parents) if path.is_file()), None):
+        raise RunError(f"The bench cannot be written to '{folder}': '{file}' is a file; name a folder.")
+    names = sorted(path.name for path in folder.glob("*") if path.name != LOCK and path.suffix != SUFFIX)
+    if names and RUN not in names:
+        raise RunError(f"The folder '{folder}' holds '{names[0]}' but no bench; name an empty or a new folder.")
+    read_run(folder)
+    return folder
+
+
 def check_folder(folder: Path, data_sets: Sequence[DataSet]) -> None:
-    """Raise an error where the folder is no bench's, or is one with other rows under the same names."""
+    """Raise an error where the folder is a bench's with other rows under the same names."""
     keys = {result.spec.data: result.spec.data_key for result in read_results(folder)}
     for data_set in data_sets:
         if keys.get(data_set.name, data_set.key) != data_set.key:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from clozify.bench.cell import BROKEN, DONE, ENCODERS, STOPPED, CellJob, CellOut
 from clozify.bench.draws import write_data_set, write_draw
 from clozify.bench.environments import Environment, choose_environment, is_ready, make_environment
 from clozify.bench.plan import BenchOptions, BenchPlan, Cell, make_plan
-from clozify.bench.results import CELLS, KIND, RUN, check_folder, read_results, read_run
+from clozify.bench.results import CELLS, KIND, RUN, check_folder, check_output, read_results, read_run
 from clozify.bench.summary import Summary, summarize
 from clozify.bench.write import write_bench
 from clozify.config.recipe import load_recipe
@@ -33,7 +33,6 @@ from clozify.report.format import rough_duration
 from clozify.runs.context import RunContext
 from clozify.runs.folder import RunFolder
 from clozify.runs.keys import model_key
-from clozify.runs.object_store import is_remote
 from clozify.runs.plan import Plan, empty_rows
 from clozify.runs.worker import Worker
 from clozify.utils.libraries import quiet_transformers
@@ -55,9 +54,9 @@ class BenchResult:
 
 def run_bench(options: BenchOptions) -> BenchResult:
     """Run the cells that have no result yet; writes and returns the results of all cells in the folder."""
+    check_output(options.output)
     with _executor(options) as (device, executor):
         plan = make_plan(options, device)
-        environments = _environments(plan)
         with RunFolder(options.output) as folder:
             _start_folder(folder, plan)
             remaining = [cell for cell in plan.cells if not folder.has_job(CELLS, cell.key, options.log)]
@@ -65,6 +64,7 @@ def run_bench(options: BenchOptions) -> BenchResult:
             options.log(f"{count}, {len(plan.cells) - len(remaining)} done before")
             for note in plan.notes:
                 options.log(f"note: {note}")
+            environments = _environments(remaining, options)
             for cell in remaining:
                 write_data_set(folder, cell.draw.data_set)
                 write_draw(folder, cell.draw)
@@ -94,23 +94,23 @@ def _executor(options: BenchOptions) -> Iterator[tuple[str, Executor]]:
     """The kind of device that cells run on, and the executor."""
     if launched_processes() > 1:
         raise RunError("A bench is not started by Accelerate's launcher; start the command without it.")
-    if is_remote(str(options.output)):
-        raise RunError(f"A bench is written to a folder, not to '{options.output}'; name a folder.")
     device, context = choose_executor(options.executor, options.address, options.devices, options.at_once)
     with context as executor:
         yield (executor.resources.device if isinstance(executor, RayExecutor) else device), executor
 
 
-def _environments(plan: BenchPlan) -> dict[str, Environment]:
-    """The environment of every method; those that are missing are made now."""
-    environments, named = {}, plan.options.environments
-    for rival in plan.rivals:
-        if rival.REQUIREMENTS and rival.NAME not in named and not is_ready(rival):
+def _environments(cells: Sequence[Cell], options: BenchOptions) -> dict[str, Environment]:
+    """The environment of every method of these cells; those that are missing are made now."""
+    environments = {}
+    for rival in {cell.rival.NAME: cell.rival for cell in cells}.values():
+        named, failure = options.environments.get(rival.NAME), ""
+        if rival.REQUIREMENTS and named is None and not is_ready(rival):
             try:
-                make_environment(rival, plan.options.log)
+                make_environment(rival, options.log)
             except (RunError, OSError, subprocess.SubprocessError) as error:  # its cells fail, the others go on
-                plan.options.log(f"note: {error}")
-        environments[rival.NAME] = choose_environment(rival, named.get(rival.NAME))
+                failure = str(error).rstrip(".")
+                options.log(f"note: {failure}.")
+        environments[rival.NAME] = replace(choose_environment(rival, named), failure=failure)
     return environments
 
 
@@ -217,5 +217,6 @@ def _run_jobs(jobs: Sequence[CellJob], executor: Executor, worker: Worker) -> Co
 
 
 def _write_page(folder: Path) -> tuple[Summary, list[Path]]:
+    """The summary of a bench's folder and its files, which are written once a cell has run."""
     summary = summarize(read_results(folder), folder, read_run(folder)["commands"])
-    return summary, write_bench(summary, folder)
+    return summary, write_bench(summary, folder) if summary.cells else []

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from clozify.bench.draws import DATA, DATA_SET
+from clozify.bench.entries import Block, Entry, block_entries, in_block
+from clozify.bench.points import MethodPoint, method_points
 from clozify.bench.results import FAILED, LOG, CellResult
 from clozify.bench.rivals import RIVALS
-from clozify.bench.statistics import Estimate, Rank, estimate, frontier, paired_difference, ranks
 from clozify.bench.variants import Variant, variant_names
 
 REFERENCES = ("pet", "ipet", "supervised")  # what others are compared with: the first of these that was run
 LOG_LINES = 12  # of a failed cell
-
-
-@dataclass(frozen=True)
-class Block:
-    """A data set with a number of rows a label."""
-
-    data: str
-    per_label: int
 
 
 @dataclass(frozen=True)
@@ -34,55 +25,17 @@ class BlockRows:
 
     block: Block
     labeled: int
-    unlabeled: int  # of methods that use them
+    unlabeled: int | None  # None where no method uses them
     draws: int
     notes: list[str]
 
     @property
     def text(self) -> str:
         """The rows of a draw, and what is unusual about them, in sentences."""
-        each = f"{self.labeled:,} labelled and {self.unlabeled:,} unlabelled rows"
+        unlabeled = "" if self.unlabeled is None else f" and {self.unlabeled:,} unlabelled"
+        each = f"{self.labeled:,} labelled{unlabeled} rows"
         each += "." if self.draws == 1 else f" in each of {self.draws} draws."
         return " ".join([each, *self.notes])
-
-
-@dataclass(frozen=True)
-class DrawResult:
-    """A method on one draw."""
-
-    draw: int
-    seed: int
-    accuracy: float
-    macro_f1: float
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A method in a block: means over the draws."""
-
-    name: str  # of the variant
-    method: str
-    block: Block
-    accuracy: Estimate | None  # None where every draw failed
-    macro_f1: Estimate | None
-    difference: Estimate | None  # in accuracy, from the reference method; None for itself
-    training_seconds: float | None
-    rows_per_second: float | None
-    memory_bytes: float | None
-    gpu_bytes: float | None
-    size_bytes: float | None
-    failures: int
-    results: list[DrawResult]
-    common_accuracy: float | None  # the mean over the draws that all methods of the block have; ranks are by it
-    missing_draws: int = 0  # draws of the block for which it has no result
-    is_best: bool = False
-
-    @property
-    def draws_note(self) -> str:
-        """`1 of 3 draws`, where it lacks the results of some; else empty."""
-        if self.accuracy is None or not self.missing_draws:
-            return ""
-        return f"{self.accuracy.draws} of {self.accuracy.draws + self.missing_draws} draws"
 
 
 @dataclass(frozen=True)
@@ -106,7 +59,7 @@ class MethodNote:
     recipe: str
     max_length: int
     unlabeled: str  # whether it used unlabelled rows
-    versions: dict[str, str]
+    versions: dict[str, str]  # of a package; several where cells ran with several
 
 
 @dataclass(frozen=True)
@@ -118,19 +71,6 @@ class Failure:
     reason: str
     log: str
     file: str  # of the log, in the bench's folder
-
-
-@dataclass(frozen=True)
-class MethodPoint:
-    """A method over all blocks in which all methods have results of the same draws."""
-
-    name: str
-    accuracy: float  # mean, of these draws
-    training_seconds: float  # geometric mean
-    rows_per_second: float  # geometric mean
-    rank: Rank
-    on_training_frontier: bool
-    on_speed_frontier: bool
 
 
 @dataclass(frozen=True)
@@ -173,6 +113,12 @@ class Summary:
         """The rows of a block's draws."""
         return next(rows for rows in self.rows if rows.block == block)
 
+    @property
+    def rank_sizes(self) -> list[int]:
+        """The numbers of rows a label that have a mean rank of their own; empty where there is one number."""
+        sizes = sorted(self.points[0].rank_by_size) if self.points else []
+        return sizes if len(sizes) > 1 else []
+
     def sizes(self, data: str) -> list[int]:
         """The numbers of rows a label of a data set."""
         return [block.per_label for block in self.blocks if block.data == data]
@@ -191,8 +137,8 @@ def summarize(results: Sequence[CellResult], folder: Path, commands: Sequence[st
         for size in sorted({result.spec.per_label for result in cells if result.spec.data == name})
     ]
     reference = _reference(cells, names)
-    entries = [entry for block in blocks for entry in _entries(cells, block, names, reference)]
-    points, complete = _points(entries, blocks, list(names.values()))
+    entries = [entry for block in blocks for entry in block_entries(cells, block, names, reference)]
+    points, complete = method_points(entries, blocks, list(names.values()))
     return Summary(
         names=list(names.values()),
         reference=reference,
@@ -203,12 +149,17 @@ def summarize(results: Sequence[CellResult], folder: Path, commands: Sequence[st
         complete_blocks=complete,
         data_sets=[_data_set_note(cells, name, folder) for name in data_names],
         methods=[_method_note(cells, variant, name) for variant, name in names.items()],
-        machines=list(dict.fromkeys(result.machine for result in cells)),
+        machines=sorted({result.machine for result in _with_times(cells)}),
         failures=_failures([result for result in cells if result.failure], names, folder),
         commands=list(commands),
         cells=len(cells),
         at_once=max((result.at_once for result in cells), default=1),
     )
+
+
+def _with_times(results: Sequence[CellResult]) -> Sequence[CellResult]:
+    """The results that have times, or all where every cell failed."""
+    return [result for result in results if result.measured is not None] or results
 
 
 def _reference(results: Sequence[CellResult], names: dict[Variant, str]) -> str:
@@ -220,115 +171,17 @@ def _reference(results: Sequence[CellResult], names: dict[Variant, str]) -> str:
     return next((names[variant] for variant in with_results if method in (None, variant.method)), "")
 
 
-def _in_block(results: Sequence[CellResult], block: Block) -> list[CellResult]:
-    return [result for result in results if (result.spec.data, result.spec.per_label) == (block.data, block.per_label)]
-
-
 def _block_rows(results: Sequence[CellResult], block: Block) -> BlockRows:
     """The rows of a block's draws."""
-    cells = _in_block(results, block)
+    cells = in_block(results, block)
+    uses_unlabeled = any(RIVALS[cell.spec.method].UNLABELED for cell in cells)
     return BlockRows(
         block=block,
         labeled=max(cell.labeled_rows for cell in cells),
-        unlabeled=max(cell.unlabeled_rows for cell in cells),
+        unlabeled=max(cell.unlabeled_rows for cell in cells) if uses_unlabeled else None,
         draws=len({cell.spec.draw for cell in cells}),
         notes=list(dict.fromkeys(note for cell in cells for note in cell.notes)),
     )
-
-
-def _entries(results: Sequence[CellResult], block: Block, names: dict[Variant, str], reference: str) -> list[Entry]:
-    """The entries of a block."""
-    cells: dict[str, list[CellResult]] = {}
-    for result in _in_block(results, block):
-        cells.setdefault(names[Variant.of(result.spec)], []).append(result)
-    accuracies = {
-        name: {cell.spec.draw: cell.accuracy for cell in of_method if cell.accuracy is not None}
-        for name, of_method in cells.items()
-    }
-    draws = {cell.spec.draw for of_method in cells.values() for cell in of_method}
-    with_results = [set(of_method) for of_method in accuracies.values() if of_method]
-    common = sorted(set.intersection(*with_results)) if with_results else []
-    means = {
-        name: float(np.mean([of_method[draw] for draw in common]))
-        for name, of_method in accuracies.items()
-        if of_method and common
-    }
-    best = max(means.values(), default=None)
-    return [
-        replace(
-            _entry(name, block, cells[name]),
-            difference=None
-            if name == reference
-            else paired_difference(accuracies[name], accuracies.get(reference, {})),
-            common_accuracy=means.get(name),
-            missing_draws=len(draws) - len(accuracies[name]),
-            is_best=name in means and means[name] == best,
-        )
-        for name in names.values()
-        if name in cells
-    ]
-
-
-def _entry(name: str, block: Block, cells: Sequence[CellResult]) -> Entry:
-    """The entry of a method in a block, without what follows from other methods."""
-    done = sorted((cell for cell in cells if cell.measured is not None), key=lambda cell: cell.spec.draw)
-    measured = [cell.measured for cell in done if cell.measured is not None]
-    gpu = [one.gpu_bytes for one in measured if one.gpu_bytes is not None]
-    return Entry(
-        name=name,
-        method=cells[0].spec.method,
-        block=block,
-        accuracy=_estimate([cell.accuracy for cell in done]),
-        macro_f1=_estimate([cell.macro_f1 for cell in done]),
-        difference=None,
-        training_seconds=_mean([one.training_seconds for one in measured]),
-        rows_per_second=_mean([cell.rows_per_second or 0.0 for cell in done]),
-        memory_bytes=_mean([one.memory_bytes for one in measured]),
-        gpu_bytes=_mean(gpu),
-        size_bytes=_mean([one.size_bytes for one in measured]),
-        failures=len(cells) - len(done),
-        results=[
-            DrawResult(cell.spec.draw, cell.spec.seed, cell.accuracy, cell.macro_f1)
-            for cell in done
-            if cell.accuracy is not None and cell.macro_f1 is not None
-        ],
-        common_accuracy=None,
-    )
-
-
-def _estimate(values: Sequence[float | None]) -> Estimate | None:
-    numbers = [value for value in values if value is not None]
-    return estimate(numbers).clipped() if numbers else None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
-
-
-def _points(entries: Sequence[Entry], blocks: Sequence[Block], names: Sequence[str]) -> tuple[list[MethodPoint], int]:
-    """The methods over all blocks in which all have results of the same draws, and the number of these blocks.
-
-    A method without any result is left out, so that it does not empty the table.
-    """
-    index = {(entry.block, entry.name): entry for entry in entries if entry.common_accuracy is not None}
-    names = [name for name in names if any((block, name) in index for block in blocks)]
-    complete = [block for block in blocks if all((block, name) in index for name in names)]
-    if not complete or len(names) < 2:
-        return [], len(complete)
-    accuracies = np.array([[index[block, name].common_accuracy for name in names] for block in complete], dtype=float)
-    seconds = _geometric([[index[block, name].training_seconds for name in names] for block in complete])
-    speeds = _geometric([[index[block, name].rows_per_second for name in names] for block in complete])
-    means = accuracies.mean(axis=0).tolist()
-    fast_training, fast_prediction = frontier(seconds, means), frontier([-speed for speed in speeds], means)
-    lines = zip(names, means, seconds, speeds, ranks(accuracies), fast_training, fast_prediction, strict=True)
-    return [MethodPoint(*line) for line in lines], len(complete)
-
-
-def _geometric(values: Sequence[Sequence[float | None]]) -> list[float]:
-    """The geometric mean of each column."""
-    table = np.array([[max(value or 0.0, 1e-3) for value in row] for row in values])
-    means: list[float] = np.exp(np.log(table).mean(axis=0)).tolist()
-    return means
 
 
 def _data_set_note(results: Sequence[CellResult], name: str, folder: Path) -> DataSetNote:
@@ -341,9 +194,10 @@ def _data_set_note(results: Sequence[CellResult], name: str, folder: Path) -> Da
 
 def _method_note(results: Sequence[CellResult], variant: Variant, name: str) -> MethodNote:
     cells = [result for result in results if Variant.of(result.spec) == variant]
-    versions: dict[str, str] = {}
+    versions: dict[str, list[str]] = {}
     for cell in cells:
-        versions |= cell.measured.versions if cell.measured is not None else {}
+        for package, number in (cell.measured.versions if cell.measured is not None else {}).items():
+            versions[package] = list(dict.fromkeys([*versions.get(package, []), number]))
     options = ", ".join(
         f"{option} {value}" for option, value in variant.options if option.partition("-")[0] != "setfit"
     )
@@ -351,7 +205,8 @@ def _method_note(results: Sequence[CellResult], variant: Variant, name: str) -> 
     uses = "not used"
     if RIVALS[variant.method].UNLABELED:
         uses = "used" if any(cell.unlabeled_rows for cell in cells) else "there were none"
-    return MethodNote(name, settings, variant.model, variant.recipe, variant.max_length, uses, versions)
+    joined = {package: " and ".join(numbers) for package, numbers in versions.items()}
+    return MethodNote(name, settings, variant.model, variant.recipe, variant.max_length, uses, joined)
 
 
 def _failures(results: Sequence[CellResult], names: dict[Variant, str], folder: Path) -> list[Failure]:

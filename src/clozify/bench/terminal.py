@@ -10,27 +10,34 @@ from rich.text import Text
 
 from clozify.bench import format as fmt
 from clozify.bench.cost import BenchCost
+from clozify.bench.entries import Block
+from clozify.bench.render import times_note
 from clozify.bench.run import BenchResult
-from clozify.bench.summary import Block, Summary
+from clozify.bench.summary import Summary
 from clozify.report.format import percent, rough_duration
 
 
 def show_bench(console: Console, result: BenchResult) -> None:
     """Print the accuracy by data set and method, what failed, and where the page is."""
     summary = result.summary
-    console.print(Text("accuracy in percent, mean over the draws"))
-    for part in accuracy_tables(console, summary):
-        console.print(part)
+    if summary.cells:
+        console.print(Text("accuracy in percent, mean over the draws"))
+        for part in accuracy_tables(console, summary):
+            console.print(part)
     for point in sorted(summary.points, key=lambda point: point.training_seconds):
         if point.on_training_frontier:
             line = f"{point.name}: {fmt.seconds(point.training_seconds)} of training, {percent(point.accuracy)}"
             console.print(Text(f"on the frontier  {line}"), soft_wrap=True)
+    if note := times_note(summary):
+        console.print(Text(f"note: {note}"), soft_wrap=True)
     for failure in summary.failures:
         count = f"{len(failure.cells)} cell{'s' * (len(failure.cells) != 1)}"
         console.print(Text(f"failed  {failure.name}, {count}: {failure.reason} (see {failure.file})"), soft_wrap=True)
     if result.left:
-        console.print(Text(f"Out of time: {result.left} cells are left; the same command runs them."), soft_wrap=True)
-    console.print(Text(f"Written: {', '.join(map(str, result.files))}"), soft_wrap=True)
+        left = "1 cell is" if result.left == 1 else f"{result.left} cells are"
+        console.print(Text(f"Out of time: {left} left; the same command goes on."), soft_wrap=True)
+    if result.files:
+        console.print(Text(f"Written: {', '.join(map(str, result.files))}"), soft_wrap=True)
 
 
 def accuracy_tables(console: Console, summary: Summary) -> list[Table | Text]:
@@ -92,8 +99,8 @@ def show_cost(console: Console, cost: BenchCost) -> None:
         table.add_row(Text(line.name), str(line.cells), rough_duration(line.seconds), Text(line.basis))
     if cost.methods:
         console.print(table)
-    at_a_time = "one cell" if cost.at_once == 1 else f"{cost.at_once} cells"
-    console.print(Text(f"About {rough_duration(cost.seconds)} on this machine, {at_a_time} at a time."))
+        at_a_time = "one cell" if cost.at_once == 1 else f"{cost.at_once} cells"
+        console.print(Text(f"About {rough_duration(cost.seconds)} on this machine, {at_a_time} at a time."))
     for environment in cost.environments:
         console.print(Text(f"An environment will be made: {environment}"), soft_wrap=True)
     for note in cost.notes:

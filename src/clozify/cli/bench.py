@@ -92,7 +92,7 @@ def bench_command(
         list[str] | None,
         typer.Option(help="METHOD=PYTHON, or METHOD=FOLDER with its packages, instead of making one; repeatable."),
     ] = None,
-    output: Annotated[Path, typer.Option(help="The folder of the bench; the same command resumes.")] = Path("bench"),
+    output: Annotated[str, typer.Option(help="The folder of the bench; the same command resumes.")] = "bench",
     devices: DevicesOption = "auto",
     at_once: Annotated[int, typer.Option(min=1, help="Cells at a time on each device; times are longer then.")] = 1,
     executor: ExecutorOption = "local",
@@ -104,7 +104,8 @@ def bench_command(
         float | None, typer.Option(min=0, help="A cell that takes longer counts as failed.")
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Print the cells and an estimate of the hours, and stop.")
+        bool,
+        typer.Option("--plan", help="Print how many cells each method has and an estimate of the hours, and stop."),
     ] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,

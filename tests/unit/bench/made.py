@@ -71,6 +71,15 @@ def grid(data=("agnews", "emotion", "sample"), sizes=(8, 16, 64), draws=3) -> li
     return results
 
 
+def write_package(folder: Path, name: str, version: str, code: str = "") -> str:
+    """A folder with an installed package; returns its path."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text(code)
+    (folder / f"{name}-{version}.dist-info").mkdir()
+    (folder / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    return str(folder)
+
+
 def write(folder: Path, results: list[CellResult]) -> None:
     """The results as a bench keeps them."""
     for one in results:

@@ -24,6 +24,7 @@ from clozify.reproduce.datasets import concat_rows
 from clozify.runs.folder import RunFolder
 
 TASK = {"name": "t", "fields": ["text"], "patterns": ["{mask}: {text}"], "labels": {"a": "yes", "b": "no"}}
+NAMES = ("A b", "A-b")
 LABELS = np.array([0] * 30 + [1] * 10)
 
 
@@ -109,6 +110,28 @@ def test_an_error_says_that_all_rows_of_a_label_are_test_rows():
         make_data_set(BenchData("d", load_task(TASK), pool, None, None), DrawOptions())
 
 
+def test_test_rows_that_are_the_labelled_rows_are_named_as_the_reason():
+    with pytest.raises(DataError, match=r"'a' and 'b': all of them have the text of a test row; .*--test"):
+        make_data_set(data(rows()), DrawOptions())
+
+
+def test_a_label_without_rows_is_an_error_that_says_what_to_leave_out():
+    lacking = rows().select(np.flatnonzero(rows().labels == 0))
+    with pytest.raises(DataError, match="leave the label out of --labels"):
+        make_data_set(BenchData("d", load_task(TASK), lacking, None, None), DrawOptions())
+
+
+def test_labels_with_a_row_each_leave_no_test_rows():
+    single = rows().select([0, 1])
+    with pytest.raises(DataError, match="no test rows: each label has a single row; name test rows with --test"):
+        make_data_set(BenchData("d", load_task(TASK), single, None, None), DrawOptions())
+
+
+def test_data_sets_with_names_that_look_alike_in_paths_are_two():
+    keys = {make_data_set(BenchData(name, load_task(TASK), rows(), None, None), DrawOptions()).key for name in NAMES}
+    assert len(keys) == len(NAMES)
+
+
 def test_rows_with_the_text_of_a_held_out_row_are_counted():
     doubled = BenchData("d", load_task(TASK), concat_rows([rows(), rows()], load_task(TASK), "twice"), None, None)
     data_set = make_data_set(doubled, DrawOptions())
@@ -175,8 +198,9 @@ def test_a_folder_with_train_and_test_files_is_a_data_set(tmp_path):
     loaded = load_data(DataSource(str(tmp_path)))
     assert loaded.task.labels == ["a", "b"]
     assert len(loaded.test) == 2
-    assert len(loaded.pool) == 7  # a row with the text of a test row is left out
-    assert any("text of a test row" in note for note in loaded.notes)
+    data_set = make_data_set(loaded, DrawOptions())
+    assert len(data_set.data.pool) == 7  # a row with the text of a test row is left out
+    assert any("text of a test row" in note for note in data_set.notes)
 
 
 def test_data_without_labels_is_refused_with_the_command_that_takes_them(tmp_path):

@@ -23,6 +23,11 @@ def load_libraries() -> None:
     import clozify.inference.training  # noqa: F401
 
 
+def run_settings(max_length: int, seed: int, settings: Sequence[str]) -> list[str]:
+    """The settings of a run; `seed` and `max_seq_length` are the bench's, which `--set` may not change."""
+    return ["estimate.folds=0", f"max_seq_length={max_length}", f"seed={seed}", *settings]
+
+
 class RunModel:
     """A finished run."""
 
@@ -41,7 +46,7 @@ class RunModel:
             model=job.model,
             student=student,
             recipe=job.recipe,
-            settings=["estimate.folds=0", f"max_seq_length={job.max_length}", f"seed={job.seed}", *job.settings],
+            settings=run_settings(job.max_length, job.seed, job.settings),
             allow_overlap=True,  # the bench has taken out labelled and test rows
             devices="cpu" if job.device == "cpu" else 1,
             log=lambda line: print(line, flush=True),

@@ -1,7 +1,8 @@
 """Plain fine-tuning: Transformers' Trainer with a classification head on the encoder.
 
 The settings are those that Mosbach et al. (2021) recommend for small data: 20 epochs, a learning rate of 2e-5 that
-rises for a tenth of the steps and then falls linearly, batches of 16.
+rises for a tenth of the steps and then falls linearly, batches of 16. There are at least 200 steps:
+20 epochs of very few rows would be a handful.
 """
 
 from __future__ import annotations
@@ -18,20 +19,25 @@ if TYPE_CHECKING:
 
 NAME = "finetune"
 TITLE = "fine-tuning"
-SETTINGS = "Transformers' Trainer: 20 epochs, learning rate 2e-5, a tenth of warm-up, batches of 16"
-VERSION = 1
+SETTINGS = "Transformers' Trainer: 20 epochs, at least 200 steps, learning rate 2e-5, a tenth of warm-up, batches of 16"
+VERSION = 2
 REQUIREMENTS: tuple[str, ...] = ()
 PACKAGES: tuple[str, ...] = ("transformers", "torch")
 ENCODER = "folder"
 UNLABELED = False
 MAX_LENGTH = True
 NEEDS = ""
-EPOCHS, LEARNING_RATE, WARM_UP, BATCH_ROWS, PREDICTED_ROWS = 20, 2e-5, 0.1, 16, 64
+EPOCHS, MIN_STEPS, LEARNING_RATE, WARM_UP, BATCH_ROWS, PREDICTED_ROWS = 20, 200, 2e-5, 0.1, 16, 64
 
 
 def load_libraries() -> None:
     """Import the libraries."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer  # noqa: F401
+
+
+def training_steps(rows: int) -> int:
+    """The steps of 20 epochs, or 200 where those are fewer."""
+    return max(MIN_STEPS, EPOCHS * -(-rows // BATCH_ROWS))
 
 
 class FineTunedModel:
@@ -49,11 +55,11 @@ class FineTunedModel:
         self.max_length, self.test = job.max_length, job.texts("test")
         encoded = self.tokenizer(job.texts("labeled"), truncation=True, max_length=job.max_length)
         columns = {name: encoded[name] for name in ("input_ids", "attention_mask")}
-        steps = EPOCHS * -(-len(labels) // BATCH_ROWS)
+        steps = training_steps(len(labels))
         arguments = TrainingArguments(
             output_dir=str(work / "checkpoints"),
             seed=job.seed,
-            num_train_epochs=EPOCHS,
+            max_steps=steps,
             learning_rate=LEARNING_RATE,
             warmup_steps=round(WARM_UP * steps),
             per_device_train_batch_size=BATCH_ROWS,

@@ -6,7 +6,6 @@ row for which it names no label counts as wrong.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from clozify.bench.rivals.worker import Job
+    from clozify.config.task import Task
+    from clozify.config.teachers import OpenAIEntry
 
 NAME = "llm"
 TITLE = "LLM"
@@ -27,6 +28,7 @@ ENCODER = "none"
 UNLABELED = False
 MAX_LENGTH = False
 NEEDS = "llm"
+KIND = "openai"  # of the teacher
 
 
 def load_libraries() -> None:
@@ -34,21 +36,45 @@ def load_libraries() -> None:
     import clozify.teachers.openai  # noqa: F401
 
 
+def read_entry(path: str, task: Task) -> OpenAIEntry:
+    """The entries of the file of `--llm`, for a task; raises `DataError`."""
+    from pydantic import ValidationError
+
+    from clozify.config.teacher_faults import explain_teacher_fault
+    from clozify.config.teachers import OpenAIEntry
+    from clozify.config.toml import parse_toml
+    from clozify.errors import DataError
+
+    source = f"The file '{path}' of --llm"
+    try:
+        content = {"kind": KIND} | parse_toml(Path(path).read_text(encoding="utf-8"), source, DataError)
+        entry = OpenAIEntry.model_validate(content)
+        problems = entry.problems(task.fields, task.labels)
+    except UnicodeDecodeError as error:
+        problems = [f"it is not UTF-8 text (byte {error.start}); save it as UTF-8."]
+    except ValidationError as error:
+        faults = [{**fault, "loc": ("teachers", 0, KIND, *fault["loc"])} for fault in error.errors()]
+        sentences = [explain_teacher_fault(fault) for fault in faults]
+        problems = [
+            text.replace(" in number 1 of [[teachers]]", "").replace("number 1 of [[teachers]]", "it")
+            for text in sentences
+        ]
+    if problems:
+        raise DataError([f"{source}: {problem}" for problem in problems])
+    return entry
+
+
 class LlmModel:
     """A model on a server; nothing is trained, and answers are not kept between cells."""
 
     def __init__(self, job: Job) -> None:
         from clozify.config.task import load_task
-        from clozify.config.teachers import OpenAIEntry
         from clozify.data.rows import read_rows
         from clozify.teachers.base import ScoringContext
         from clozify.teachers.openai import OpenAITeacher
 
         task = load_task(job.task)
-        entry = OpenAIEntry(**{"kind": "openai"} | tomllib.loads(Path(job.options["llm"]).read_text(encoding="utf-8")))
-        if problems := entry.problems(task.fields, task.labels):
-            raise ValueError(" ".join(problems))
-        self.teacher: Any = OpenAITeacher(entry, task)
+        self.teacher: Any = OpenAITeacher(read_entry(job.options["llm"], task), task)
         self.test, self.work, self.calls = read_rows(job.test, task), Path(job.work), 0
         self.context = ScoringContext(read_rows(job.labeled, task), job.device, self.work, print)
 

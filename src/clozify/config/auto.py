@@ -23,6 +23,7 @@ MANY_LABELS = 20  # from here on labels' vectors learn offsets, and the labels n
 MANY_LABELS_PASSES = 15
 MANY_LABELS_ROWS_PER_STEP = 32
 LABEL_LEARNING_RATE = 1e-3
+DISTILL_PASSES = 16  # over the labelled rows, which are among the classifier's; for few of them there are more
 UNLABELED_PER_LABEL = 40
 IPET_ROWS_PER_LABEL = 20
 ESTIMATE_FOLDS = 5  # where training is cheap; auto.toml has the number for a CPU
@@ -131,8 +132,7 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
     if recipe.adapter.method != "none":
         frozen = 0.0  # adapters are small already
     steps = conditions.steps(25, 400, recipe.finetune_without_lm.rows_per_step)
-    fewest, most = (200, 800) if conditions.many_labels else (40, 400)
-    distill_steps = min(most, max(80, fewest + 4 * conditions.labels))
+    distill_steps = _distill_steps_on_cpu(recipe, conditions)
     member = {
         "max_steps": steps,
         "warmup_steps": steps // 10,
@@ -160,6 +160,14 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
             ),
         }
     )
+
+
+def _distill_steps_on_cpu(recipe: Recipe, conditions: Conditions) -> int:
+    """Steps of the classifier: more for many labels, and for many labelled rows."""
+    fewest, most = (200, 800) if conditions.many_labels else (40, 400)
+    passes = 0 if conditions.multilabel else DISTILL_PASSES
+    for_labeled = ceil(passes * conditions.labeled / recipe.distill.rows_per_step)
+    return min(most, max(80, fewest + 4 * conditions.labels, for_labeled))
 
 
 def _unlabeled_rows(conditions: Conditions, distill_steps: int) -> int:

@@ -54,6 +54,17 @@ def test_many_labels_are_distilled_longer_and_few_rows_not_at_all():
     assert not fit_recipe(AUTO, conditions(unlabeled=7)).distillation
 
 
+def test_many_labelled_rows_are_distilled_longer():
+    """With 64 rows a label the classifier was less accurate than the ensemble after as many steps as with 8."""
+    steps = [fit_recipe(AUTO, conditions(labeled=n)).distill.max_steps for n in (10, 50, 200, 384, 10_000)]
+    assert steps[0] == steps[1] < steps[2] < steps[3] <= steps[4]
+    assert steps[3] * AUTO.distill.rows_per_step >= 10 * 384
+    assert (
+        fit_recipe(AUTO, conditions(labeled=384, multilabel=True)).distill
+        == fit_recipe(AUTO, conditions(labeled=50, multilabel=True)).distill
+    )
+
+
 def test_many_labels_get_larger_steps_in_pairs_of_rows_and_learn_offsets():
     few, many = (fit_recipe(AUTO, conditions(labels=n, labeled=750)).finetune_without_lm for n in (19, 20))
     assert few.label_learning_rate is None

@@ -18,12 +18,12 @@ LEARNING_RATES = ((20e6, 1e-4), (60e6, 3e-5), (150e6, 2e-5), (float("inf"), 1e-5
 FROZEN_ON_CPU = 0.5  # of the layers: their states are computed once
 HEAD_LEARNING_RATE = 1e-3
 PASSES = 7  # over the labelled rows
-MANY_ROWS = 150  # labelled rows from which upper layers take a higher learning rate
+MANY_ROWS = 150  # labelled rows from which upper layers take a higher learning rate, and the classifier more steps
 MANY_LABELS = 20  # from here on labels' vectors learn offsets, and the labels need more passes and unlabelled rows
 MANY_LABELS_PASSES = 15
 MANY_LABELS_ROWS_PER_STEP = 32
 LABEL_LEARNING_RATE = 1e-3
-DISTILL_PASSES = 16  # over the labelled rows, which are among the classifier's; for few of them there are more
+DISTILL_PASSES = 16  # over many labelled rows, which are among the classifier's
 UNLABELED_PER_LABEL = 40
 IPET_ROWS_PER_LABEL = 20
 ESTIMATE_FOLDS = 5  # where training is cheap; auto.toml has the number for a CPU
@@ -165,9 +165,10 @@ def _fit_cpu(recipe: Recipe, conditions: Conditions) -> Recipe:
 def _distill_steps_on_cpu(recipe: Recipe, conditions: Conditions) -> int:
     """Steps of the classifier: more for many labels, and for many labelled rows."""
     fewest, most = (200, 800) if conditions.many_labels else (40, 400)
-    passes = 0 if conditions.multilabel else DISTILL_PASSES
-    for_labeled = ceil(passes * conditions.labeled / recipe.distill.rows_per_step)
-    return min(most, max(80, fewest + 4 * conditions.labels, for_labeled))
+    steps = max(80, fewest + 4 * conditions.labels)
+    if conditions.labeled >= MANY_ROWS and not conditions.multilabel:
+        steps = max(steps, ceil(DISTILL_PASSES * conditions.labeled / recipe.distill.rows_per_step))
+    return min(most, steps)
 
 
 def _unlabeled_rows(conditions: Conditions, distill_steps: int) -> int:

@@ -69,7 +69,7 @@ class GenerativeModel(ABC):
         options: GpuOptions = DEFAULT_OPTIONS,
         settings: Generative | None = None,
     ) -> None:
-        libraries.stable_kernels()
+        libraries.prepare_kernels()
         self.model = model
         self.model.eval()
         self.name = name

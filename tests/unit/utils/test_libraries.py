@@ -1,6 +1,7 @@
 """Settings of other libraries: what clozify needs holds while it works, and not a moment longer."""
 
 import gc
+import os
 import subprocess
 import sys
 import urllib.error
@@ -96,3 +97,27 @@ def test_predictions_load_neither_scikit_learn_nor_scipy_s_statistics():
     code = "import sys, clozify; clozify.predict; print([n for n in ('sklearn', 'scipy.stats') if n in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+PRIMITIVES = """
+import torch
+from clozify.utils.libraries import prepare_kernels
+prepare_kernels()
+for _ in range(3):
+    torch.nn.functional.gelu(torch.ones(8, 256))
+"""
+
+
+@pytest.mark.parametrize("variable", [None, "64"])
+def test_onednn_caches_no_primitives_unless_the_user_says_so(variable):
+    """One for each shape of a batch, 1,024 of them, quadrupled the memory of a training."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ONEDNN_", "DNNL_"))}
+    environment["ONEDNN_VERBOSE"] = "profile_create"
+    if variable:
+        environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = variable
+    command = [sys.executable, "-c", PRIMITIVES]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    made = [line for line in done.stdout.splitlines() if "primitive,create" in line]
+    if not made:
+        pytest.skip("this PyTorch computes without oneDNN")
+    assert any("create:cache_hit" in line for line in made) == (variable is not None), done.stdout

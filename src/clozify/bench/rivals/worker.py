@@ -81,7 +81,7 @@ class Model(Protocol):
 
 
 class Rival(Protocol):
-    """A module of this folder: a method with the settings that its authors recommend."""
+    """A module of this folder: a method, with the settings that the page of a bench lists."""
 
     @property
     def NAME(self) -> str:  # noqa: N802

@@ -83,7 +83,7 @@ class Encoder:
     """A Transformers model with a head, and its tokenizer."""
 
     def __init__(self, model: Any, tokenizer: Any, max_length: int, options: GpuOptions = DEFAULT_OPTIONS) -> None:
-        libraries.prepare_kernels()
+        libraries.stable_kernels()
         self.model = model
         self.model.eval()
         self.encoder: nn.Module = model.base_model

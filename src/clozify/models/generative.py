@@ -69,7 +69,7 @@ class GenerativeModel(ABC):
         options: GpuOptions = DEFAULT_OPTIONS,
         settings: Generative | None = None,
     ) -> None:
-        libraries.prepare_kernels()
+        libraries.stable_kernels()
         self.model = model
         self.model.eval()
         self.name = name

@@ -101,7 +101,7 @@ class Batcher:
         self._thread.join()
 
     def _run(self) -> None:
-        libraries.prepare_kernels()  # PyTorch's number of threads is set per thread
+        libraries.stable_kernels()  # PyTorch's number of threads is set per thread
         while True:
             with self._changed:
                 while not self._jobs and not self._closed:

@@ -23,7 +23,7 @@ class SequenceModel:
 
     def __init__(self, name: str, device: str) -> None:
         pretrained = load_pretrained(name, "other classifier")
-        libraries.prepare_kernels()
+        libraries.stable_kernels()
         self.model = pretrained.model.to(device).eval()
         self.tokenizer = pretrained.tokenizer
         self.labels = config_labels(self.model.config)

@@ -272,6 +272,8 @@ def _run_steps(module: nn.Module, stepper: _Stepper, setup: TrainingSetup, rows:
             losses.append(mean)
             monitor.on_step(step, mean)
             total, counted = torch.zeros_like(total), 0
+            if device.type == "cpu":
+                libraries.return_freed_memory()
         elif device.type == "cpu":  # a step may take seconds
             monitor.on_step(step, None)
         if best is not None and (step % monitor.dev.every == 0 or step == steps) and best.evaluate():

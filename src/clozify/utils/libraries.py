@@ -1,19 +1,19 @@
 """Settings of PyTorch, Transformers and Datasets that clozify needs, and whether the Hugging Face Hub answers.
 
-No block's setting outlives it: a notebook that imports clozify keeps its verbosity, progress bars and offline flags.
+Nothing here outlives its block: a notebook that imports clozify keeps its verbosity, progress bars and offline flags.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
-import os
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 HUB_TIMEOUT = 5.0  # seconds; the hub's own client retries for most of a minute
@@ -111,25 +111,31 @@ def quiet_datasets(offline: bool = False) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = was_offline
 
 
-def prepare_kernels() -> None:
-    """Settings for computations on a CPU: the same last bits in every run, and no more memory than they need.
+def stable_kernels() -> None:
+    """Fix what would change the last bits of a result on a CPU from one run to the next; the thread count stays.
 
     - Setting the number of threads, even to its present value, stops MKL from choosing another for small inputs.
     - MKL detects the processor when one of its vector functions is first called. If two threads make that first call
       together, one of them may run another code path; so each function is called once here, by one thread.
-    - oneDNN caches a primitive for each of the last 1,024 shapes of inputs. These small allocations lie between those
-      of tensors and keep freed memory from being joined, so that the memory of a training on rows of many lengths grew
-      to four times of what it needs, for no gain in speed (benchmarks/training_memory.py). oneDNN reads the variable
-      when it makes its first primitive; what the user has set stays.
 
-    PyTorch keeps the number of threads per thread: call this in every thread that computes.
+    PyTorch keeps the setting per thread: call this in every thread that computes.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "0")
     import torch
 
     torch.set_num_threads(torch.get_num_threads())
     for function in (torch.sqrt, torch.exp, torch.log, torch.tanh, torch.erf):
         function(torch.ones(1))
+
+
+def return_freed_memory() -> None:
+    """Give memory that is free back to the system, where the C library is glibc; elsewhere nothing is done.
+
+    Trainings on rows of many lengths allocate tensors of many sizes. Small allocations that last, such as oneDNN's
+    cached primitives for each shape, keep the freed ones from being joined, so the process grows several times as large
+    as its tensors (benchmarks/training_memory.py).
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

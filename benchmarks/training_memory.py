@@ -19,10 +19,10 @@ import typer
 WORK = """
 import csv, sys, time
 import clozify
-from clozify.utils import libraries
+from clozify.utils import memory
 side, model, folder, *settings = sys.argv[1:]
 if side == "kept":
-    libraries.return_freed_memory = lambda: None
+    memory.return_freed_memory = lambda: None
 rows = clozify.read_rows("builtin:test", clozify.load_task("debian")).table().to_pylist()[:400]
 with open(f"{folder}/rows.csv", "w", newline="") as file:
     writer = csv.writer(file)

@@ -24,7 +24,7 @@ from clozify.gpu.fused_layernorm import fused_layernorm
 from clozify.gpu.fused_linear import fused_linear_layers
 from clozify.gpu.master_weights import MasterWeights
 from clozify.training.optim import make_optimizer, make_schedule
-from clozify.utils import libraries
+from clozify.utils import libraries, memory
 from clozify.utils.process_group import current_group
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _run_steps(module: nn.Module, stepper: _Stepper, setup: TrainingSetup, rows:
             monitor.on_step(step, mean)
             total, counted = torch.zeros_like(total), 0
             if device.type == "cpu":
-                libraries.return_freed_memory()
+                memory.return_freed_memory()
         elif device.type == "cpu":  # a step may take seconds
             monitor.on_step(step, None)
         if best is not None and (step % monitor.dev.every == 0 or step == steps) and best.evaluate():

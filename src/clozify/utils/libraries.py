@@ -5,7 +5,6 @@ Nothing here outlives its block: a notebook that imports clozify keeps its verbo
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import sys
@@ -13,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Literal
 
 HUB_TIMEOUT = 5.0  # seconds; the hub's own client retries for most of a minute
@@ -125,17 +124,6 @@ def stable_kernels() -> None:
     torch.set_num_threads(torch.get_num_threads())
     for function in (torch.sqrt, torch.exp, torch.log, torch.tanh, torch.erf):
         function(torch.ones(1))
-
-
-def return_freed_memory() -> None:
-    """Give memory that is free back to the system, where the C library is glibc; elsewhere nothing is done.
-
-    Trainings on rows of many lengths allocate tensors of many sizes. Small allocations that last, such as oneDNN's
-    cached primitives for each shape, keep the freed ones from being joined, so the process grows several times as large
-    as its tensors (benchmarks/training_memory.py).
-    """
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager
